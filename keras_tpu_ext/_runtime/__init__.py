@@ -3,31 +3,29 @@
 `common/protocols.py` documents each namespace.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from keras_tpu_ext._runtime.common import protocols
-from keras_tpu_ext._runtime.common.select import load as _load
-
-_runtime: Any = _load()
+from keras_tpu_ext._runtime import compat
+from keras_tpu_ext._runtime.common.select import load
+from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 
 if TYPE_CHECKING:
     import keras as keras  # so that type checkers know what `TPUModel` and the layers inherit
-
-    from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 else:
-    keras = _runtime.keras
-    LossScale = _runtime.LossScale
-tree: Any = _runtime.tree
-PyDataset: Any = _runtime.PyDataset
-TrainStep: Any = _runtime.TrainStep
-import_addons: Any = _runtime.import_addons
-message_terms: protocols.MessageTerms = _runtime.message_terms
+    keras = compat.keras
+tree = compat.tree
+PyDataset = compat.PyDataset
 
-batch: protocols.Batch = _runtime.batch
-devices: protocols.Devices = _runtime.devices
-models: protocols.Models = _runtime.models
-ops: protocols.Ops = _runtime.ops
-policies: protocols.Policies = _runtime.policies
-probes: protocols.Probes = _runtime.probes
-progress: protocols.Progress = _runtime.progress
-training_state: protocols.TrainingState = _runtime.training_state
+_runtime = load()
+TrainStep = _runtime.TrainStep
+import_addons = _runtime.import_addons
+message_terms = _runtime.message_terms
+
+batch = _runtime.batch
+devices = _runtime.devices
+models = _runtime.models
+ops = _runtime.ops
+policies = _runtime.policies
+probes = _runtime.probes
+progress = _runtime.progress
+training_state = _runtime.training_state

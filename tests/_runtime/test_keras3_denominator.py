@@ -1,4 +1,4 @@
-"""The shares of all replicas add up to what Keras makes of the whole batch, for any split."""
+"""The local losses of all replicas add up to what Keras makes of the whole batch, for any split."""
 
 import contextlib
 
@@ -37,19 +37,19 @@ class Replica:
         return function
 
 
-def shares(reduction, parts):
-    """Return the share of each replica; `parts` holds its values, weights and mask."""
+def local_losses(reduction, parts):
+    """Return the local loss of each replica; `parts` holds its values, weights and mask."""
 
     def of_each(totals=None):
         for values, weights, mask in parts:
             weighted = values * (1 if weights is None else weights) * (1 if mask is None else mask)
             tensors = [None if one is None else ops.convert_to_tensor(one) for one in (weighted, mask, weights)]
             replica = Replica(totals)
-            yield replica, loss_sum(reduction, *tensors, replica).share()
+            yield replica, loss_sum(reduction, *tensors, replica).local()
 
     with float64():
         asked = [replica.asked for replica, _ in of_each()]
-        return [float(share) for _, share in of_each([sum(column) for column in zip(*asked, strict=True)])]
+        return [float(local) for _, local in of_each([sum(column) for column in zip(*asked, strict=True)])]
 
 
 def float64():
@@ -91,7 +91,7 @@ def batches(draw):
 def test_shares_of_any_split_add_up_to_the_loss_of_the_whole_batch(reduction, batch):
     *arrays, cuts = batch
     split = [[None] * (len(cuts) + 1) if array is None else np.split(array, cuts) for array in arrays]
-    total = sum(shares(reduction, list(zip(*split, strict=True))))
+    total = sum(local_losses(reduction, list(zip(*split, strict=True))))
     # Keras sums the mask in the loss's dtype, here float64: what is left is the order of the additions.
     assert total == pytest.approx(of_keras(reduction, *arrays), rel=1e-9, abs=1e-12)
 
@@ -105,9 +105,9 @@ def test_what_is_not_a_mean_has_no_denominator_and_costs_no_communication(reduct
 
 def test_a_batch_without_any_weight_gives_zero_and_not_nan():
     nothing = (np.ones(4), np.zeros(4), None)
-    assert shares("mean_with_sample_weight", [nothing, nothing]) == [0.0, 0.0]
+    assert local_losses("mean_with_sample_weight", [nothing, nothing]) == [0.0, 0.0]
     masked = (np.ones(4), None, np.zeros(4, bool))
-    assert shares("mean", [masked, masked]) == [0.0, 0.0]
+    assert local_losses("mean", [masked, masked]) == [0.0, 0.0]
 
 
 def test_the_table_in_the_docstring_is_what_keras_computes():

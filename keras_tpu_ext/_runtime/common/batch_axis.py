@@ -17,22 +17,15 @@ Linear = Literal["add", "multiply", "divide"]
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a tensor.
+    """What is known of a tensor."""
 
-    Attributes:
-        kind: `constant`: the same for every batch. `rows`: each row depends on that row of the batch alone. `sum`,
-            `mean`: of such rows over the batch. `size`: the number of rows, or a multiple. `mixed`: anything else.
-        axis: The axis of the rows.
-        per_row: How many entries of that axis belong to one row; they follow each other.
-        reason: For what is no longer rows, the operation that ended them.
-        is_certain: Whether a `mixed` value does mix the rows; else there is no rule for an operation, or the number
-            of rows is used as a number.
-    """
-
+    # `constant`: the same for every batch. `rows`: each row depends on that row of the batch alone. `sum`, `mean`: of
+    # such rows over the batch. `size`: the number of rows, or a multiple. `mixed`: anything else.
     kind: Kind
-    axis: int = 0
-    per_row: int = 1
-    reason: str = ""
+    axis: int = 0  # the axis of the rows
+    per_row: int = 1  # how many entries of that axis belong to one row; they follow each other
+    reason: str = ""  # for what is no longer rows, the operation that ended them
+    # Whether a `mixed` value does mix the rows; else an operation has no rule, or the number of rows is used.
     is_certain: bool = True
 
 
@@ -65,10 +58,7 @@ class Operand(NamedTuple):
 def elementwise(operands: Sequence[Operand], where: str, how: Linear | None = None) -> Value:
     """Return the value of an element-wise operation, whose operands are broadcast from the right.
 
-    Args:
-        operands: What it is applied to.
-        where: Name of the operation, for a reason.
-        how: Which of the linear operations it is, of sums for example; a cast or a sign is an `"add"` of one operand.
+    `where` names the operation, for a reason. `how` is `"add"` for a cast or a sign, too.
     """
     values = [value for value, _ in operands]
     if (bad := first_mixed(values)) is not None:
@@ -77,10 +67,10 @@ def elementwise(operands: Sequence[Operand], where: str, how: Linear | None = No
     if not kinds:
         return CONSTANT
     if kinds == {"rows"}:
-        places = {(value.axis - rank, value.per_row) for value, rank in operands if value.kind == "rows"}
-        if len(places) > 1:
+        axes = {(value.axis - rank, value.per_row) for value, rank in operands if value.kind == "rows"}
+        if len(axes) > 1:
             return mixed(f"{where} combines different rows")
-        ((from_right, per_row),) = places
+        ((from_right, per_row),) = axes
         return rows(max(rank for _, rank in operands) + from_right, per_row)
     if "rows" in kinds:
         return mixed(_reasons(values) or where, is_certain=bool(kinds - {"rows", "size"}))
@@ -115,15 +105,7 @@ def _reasons(values: Sequence[Value]) -> str:
 
 
 def reduce(value: Value, axes: Sequence[int], where: str, how: str, *, keeps_axes: bool = False) -> Value:
-    """Return the value of a reduction over `axes`, which are not negative.
-
-    Args:
-        value: What is reduced.
-        axes: The axes.
-        where: Name of the operation, for a reason.
-        how: `"sum"`, `"mean"` or anything else, such as `"max"`.
-        keeps_axes: Whether the reduced axes stay, with size 1.
-    """
+    """Return the value of a reduction, a `"sum"`, a `"mean"` or any other, over `axes`, which are not negative."""
     if value.kind in ("constant", "mixed"):
         return value
     if value.kind != "rows":
@@ -149,14 +131,7 @@ def transpose(value: Value, permutation: Sequence[int]) -> Value:
 
 
 def reshape(value: Value, old: Sequence[int], new: Sequence[int | None], where: str) -> Value:
-    """Return the value in another shape.
-
-    Args:
-        value: What is reshaped.
-        old: The shape; what it says of the axis of the rows is ignored.
-        new: The new shape, with `None` where the number of rows is.
-        where: Name of the operation, for a reason.
-    """
+    """Return the value in a `new` shape, which has `None` where the number of rows is."""
     if value.kind != "rows":
         return value
     if list(new).count(None) != 1:
@@ -206,31 +181,29 @@ def contract(left: Contraction, right: Contraction, where: str) -> Value:
         reduced = next(value for value in values if value.kind in ("sum", "mean", "size"))
         other_is_constant = sum(value.kind == "constant" for value in values) == 1
         return reduced if other_is_constant else mixed(reduced.reason)
-    places = {_place(operand, is_left=operand is left, left=left) for operand in operands} - {None}
-    if not places:
+    found = {_axis_of_rows(operand, left) for operand in operands if operand.value.kind == "rows"}
+    if not found:
         return CONSTANT
-    if len(places) > 1:
+    if len(found) > 1:
         return mixed(f"{where} combines different rows")
-    (place,) = places
-    assert place is not None
-    if place[0] == "contracted":
-        is_both = all(value.kind == "rows" for value in values)
+    ((role, axis, per_row),) = found
+    is_both = all(value.kind == "rows" for value in values)
+    if role == "contracted":
         return Value("sum", reason=where) if is_both else mixed(where)
-    if place[0] == "free" and all(value.kind == "rows" for value in values):
+    if role == "free" and is_both:
         return mixed(f"{where} combines different rows")
-    return rows(place[1], place[2])
+    return rows(axis, per_row)
 
 
-def _place(operand: Contraction, *, is_left: bool, left: Contraction) -> tuple[str, int, int] | None:
+def _axis_of_rows(operand: Contraction, left: Contraction) -> tuple[str, int, int]:
+    """Return the role of the axis of an operand's rows, its position in that role or in the result, and `per_row`."""
     value, rank, batch, contracted = operand
-    if value.kind != "rows":
-        return None
     if value.axis in batch:
         return "batch", batch.index(value.axis), value.per_row
     if value.axis in contracted:
         return "contracted", contracted.index(value.axis), value.per_row
     free = [axis for axis in range(rank) if axis not in (*batch, *contracted)]
-    before = 0 if is_left else left.rank - len(left.batch) - len(left.contracted)
+    before = 0 if operand is left else left.rank - len(left.batch) - len(left.contracted)
     return "free", len(batch) + before + free.index(value.axis), value.per_row
 
 

@@ -77,8 +77,7 @@ def batch_axis_of(names: Iterable[str]) -> str:
 class LayerFacts(NamedTuple):
     """The facts about a variable's layer that its layout depends on."""
 
-    # Name of its class, or of the Keras class that it extends, such as `"Dense"`; empty if it is not known.
-    kind: str = ""
+    kind: str = ""  # name of its class, or of the Keras class that it extends, such as `"Dense"`; may be empty
     equation: str = ""  # the equation of an `EinsumDense`; else empty
 
 

@@ -1,14 +1,11 @@
-"""The interface of a runtime: functions in namespaces, never flags or versions.
-
-A runtime is a package whose `__init__` has one module for each of these protocols (PEP 544: a module may implement
-one), so the type checker verifies that every runtime has every function.
-"""
+"""The interface of a runtime: functions in namespaces, never flags or versions. A module implements each protocol."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
@@ -165,8 +162,7 @@ class Devices(Protocol):
             opened: The strategy whose devices are used.
             shard: `"fsdp"`, a `keras.distribution.LayoutMap`, or a mapping from patterns to specs.
             mesh: Name and size of each axis; `None` for a single axis, `"data"`.
-            choose: Given a model and its first batch, returns the axis sizes of a better mesh, on which the model is
-                laid out again, or `None` to keep this mesh. `None` to keep it always.
+            choose: Returns a better mesh for a model and its first batch, or `None` to keep this one.
 
         Raises:
             RuntimeNotSupportedError: If the runtime cannot shard models.
@@ -188,10 +184,7 @@ class Devices(Protocol):
         """Return the number of devices that train `model`; a replica may have several of them."""
 
     def device_name(self, model: Model) -> str:
-        """Return the framework's name for a device that trains `model`, such as `"TPU v3"`.
-
-        It is `"TPU"` if the framework does not report the generation.
-        """
+        """Return the framework's name for a device that trains `model`, such as `"TPU v3"`, or `"TPU"` at least."""
 
 
 class Models(Protocol):
@@ -259,7 +252,7 @@ class Policies(Protocol):
 
         Raises:
             TypeError: If `name` is not a string.
-            ValueError: If there is no such policy, or no model can train in it, such as "bool" or "int8".
+            ValueError: If no model can train in it, or there is no such policy.
         """
 
 
@@ -267,17 +260,10 @@ class Batch(Protocol):
     """The batch of the running step, for layers."""
 
     def place_in_batch(self, rows: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
-        """Return the index of this replica's first row in the whole batch, and the whole batch's number of rows.
-
-        Args:
-            rows: Number of rows of this replica; if it is static, it is an int, and so is the second result.
-        """
+        """Return the index of this replica's first row in the whole batch, and the number of rows of that batch."""
 
     def row_weights(self, inputs: Tensor) -> Tensor | None:
-        """Return float32 weights of one or zero that broadcast to `inputs`; `None` if every row counts.
-
-        Padded rows do not count, nor does the row that stands in for a batch on a replica without examples.
-        """
+        """Return float32 weights that broadcast to `inputs`, zero for rows that are no examples, or `None`."""
 
     def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Return the sum of each tensor, or Python number, over all replicas; it has no gradient."""
@@ -285,8 +271,7 @@ class Batch(Protocol):
     def respects_padding(self, function: _Function) -> _Function:
         """Return `function`, marked: what it returns for examples does not depend on padded rows.
 
-        Its arguments are tensors with examples along the first axis, or the same for every batch. Without the mark
-        code that looks from row to row is taken for a reason not to pad a batch.
+        Without the mark, a batch is not padded for code that looks from row to row.
         """
 
     def batch_sum(self, values: Tensor) -> Tensor:
@@ -346,10 +331,7 @@ class Ops(KerasOps, Protocol):
         """Add an int32 weight to `layer`, initially 0, that the first replica updates for all replicas."""
 
     def ensure_shape(self, values: Tensor, shape: Sequence[int | None]) -> Tensor:
-        """Set the static shape of `values`; `None` means any size.
-
-        In a step on Keras 2, the arrays of a `Sequence` or a generator have no static shape.
-        """
+        """Set the static shape of `values`, which the arrays of a `Sequence` of Keras 2 do not have in a step."""
 
     def in_symbolic_call(self) -> bool:
         """Return True while Keras calls layers only to infer the shapes of their outputs."""
@@ -445,13 +427,13 @@ class ResumableData(Protocol):
         """Raise an error that ends `fit`, from whichever thread reads the batches."""
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
-        """Let the first epoch start where another process stopped; call this before that epoch begins.
+        """Let the first epoch, which is about to begin, start where another process stopped.
 
         Args:
             place: The position in the data.
             batch: The number of batches of the epoch that have been trained on.
-            restore: Restores the attributes of a `PyDataset`. It is called before the pass begins and, if they were
-                saved after the hook at the start of an epoch, again after that hook.
+            restore: Restores the attributes of a `PyDataset`, before the pass begins and, if they were saved after
+                the hook at the start of an epoch, again after that hook.
         """
 
     def begin_epoch(self, trained: int) -> None:
@@ -464,13 +446,10 @@ class ResumableData(Protocol):
         """Note how many batches in total the model has trained on, just before it continues."""
 
     def place(self, *, at_once: bool) -> Place | None:
-        """Return the position in the data after the batches that were trained on.
+        """Return the position after the batches that were trained on; `None` if it is not known yet, or at the end.
 
         Args:
             at_once: Whether to return a position from which many batches must be read again, rather than `None`.
-
-        Returns:
-            The position; `None` if it is only known after another step, or if there are no more batches.
         """
 
 
@@ -483,12 +462,8 @@ class TrainingState(Protocol):
     def read(self, model: Model, *, on_host: bool) -> list[SavedVariable]:
         """Return the value of each variable of `model` that training changes, as arrays that later steps leave alone.
 
-        With several processes, all of them must call this, in a callback hook of the main thread.
-
-        Args:
-            model: The model.
-            on_host: Whether to return NumPy arrays, whose values are certainly computed. Otherwise they may be the
-                framework's arrays on the device, which may still have to be computed.
+        All processes must call this, in a callback hook of the main thread. Without `on_host` the arrays may be on
+        the device, and still have to be computed; else they are NumPy's.
         """
 
     def assign(self, model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -507,7 +482,7 @@ class TrainingState(Protocol):
     def reading_batches(
         self, call: RunningFit, first_epoch: int | None, seed: int | None
     ) -> AbstractContextManager[ResumableData]:
-        """Return a context in which `fit` reads its batches so that it can start in the middle of the data.
+        """Return a context in which `fit` can start in `first_epoch`, in the middle of the data.
 
         Args:
             call: The call.
@@ -523,10 +498,10 @@ class Probes(Protocol):
     """Probes of a train step: its FLOPs, its program, its gradients, its calls."""
 
     def count_flops(self, model: Model, batch: Nest, batch_size: int) -> FlopsCount:
-        """Count the FLOPs of a train step of `model` that has run before; this runs nothing and takes no batch.
+        """Count the FLOPs of a train step of `model`, in `fit`, that has run before; this runs nothing.
 
         Args:
-            model: A compiled model, in `fit`.
+            model: The model.
             batch: The specs of a batch that `Execution.run_and_describe` returned.
             batch_size: Number of examples in a batch over all replicas.
 
@@ -540,12 +515,12 @@ class Probes(Protocol):
     def watch_end_of_data(self, model: Model, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` when the data of an epoch of `fit` has ended; return a function that stops this.
 
-        It is also called in the middle of a step that is being traced: ignore all calls but the one after the last
-        step. A runtime whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
+        A step that is being traced calls it, too: only the call after the last step counts. Where Keras ends the data
+        after the callbacks' `on_epoch_end`, it is never called.
         """
 
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
-        """Call a function that creates models; if the runtime can, their variables have shapes but no values."""
+        """Call a function that creates models, whose variables have shapes but no values where the runtime can."""
 
     def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
         """Lower the train step that `fit` would run to a program for TPUs, building the model if necessary.
@@ -576,3 +551,20 @@ class Probes(Protocol):
 
     def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
         """Let the step record non-finite gradients; return a function that reads them, or `None` if it cannot."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """What a package of `_runtime` gives the rest of this package; mypy checks its modules (PEP 544)."""
+
+    batch: Batch
+    devices: Devices
+    models: Models
+    ops: Ops
+    policies: Policies
+    probes: Probes
+    progress: Progress
+    training_state: TrainingState
+    TrainStep: Any  # the mixin for `keras.Model` with an exact step
+    import_addons: Callable[[], ModuleType]
+    message_terms: MessageTerms

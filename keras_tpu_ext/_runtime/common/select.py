@@ -10,9 +10,9 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from types import ModuleType
 
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
+from keras_tpu_ext._runtime.common.protocols import Runtime
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 from keras_tpu_ext.machine.versions import check_versions, find_versions, install_command, newer_than_tested
 
@@ -76,15 +76,16 @@ def choose() -> str:
     return name
 
 
-def load() -> ModuleType:
-    """Import the package of this process's runtime."""
+def load() -> Runtime:
+    """Return the runtime of this process."""
     name = _PACKAGES[chosen()]
     backend = "jax" if name == "jax" else "tensorflow"
     note = newer_than_tested(find_versions(), legacy=name == "keras2", backend=backend)
     if note:
         warnings.warn(note, UntestedVersionWarning, stacklevel=2)
     with explain_missing_names():
-        return importlib.import_module(f"keras_tpu_ext._runtime.{name}")
+        runtime: Runtime = importlib.import_module(f"keras_tpu_ext._runtime.{name}").runtime
+    return runtime
 
 
 def _is_legacy(environ: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Keras 2's compiled loss, with each replica returning its share of the loss of the whole batch."""
+"""Keras 2's compiled loss, with each replica returning its part of the loss of the whole batch."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, note_shared
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
-from keras_tpu_ext._runtime.training.compile_utils import LossShare
+from keras_tpu_ext._runtime.training.compile_utils import LocalLoss
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
 _LossesContainer: Any = private("engine.compile_utils:LossesContainer")
 
 
-class Shares(list[Any]):
-    """Losses of layers and weights that are already shares, for `ExactLosses`."""
+class LocalLosses(list[Any]):
+    """Losses of layers and weights of the replica, for `ExactLosses`."""
 
 
 class ExactLosses(_LossesContainer):
-    """A `LossesContainer` whose value on a replica is that replica's share of the loss of the whole batch.
+    """A `LossesContainer` whose value on a replica is its part of the loss of the whole batch.
 
-    In a user's own `train_step`, the value is that of the whole loss, and its gradient that of the share.
+    In a user's own `train_step`, the value is that of the whole loss, and its gradient that of the local part.
     """
 
     @classmethod
@@ -41,10 +41,10 @@ class ExactLosses(_LossesContainer):
         )
 
     def build(self: Any, y_pred: Nest) -> None:
-        """Resolve the user's losses as Keras does, then make each return a share."""
+        """Resolve the user's losses as Keras does, then make each return its local part."""
         super().build(y_pred)
         self._losses = [
-            None if loss is None else Keras2LossShare(loss, _tf_batch, tracker)
+            None if loss is None else Keras2LocalLoss(loss, _tf_batch, tracker)
             for loss, tracker in zip(self._losses, self._per_output_metrics, strict=True)
         ]
 
@@ -57,8 +57,8 @@ class ExactLosses(_LossesContainer):
         values, rows = self._of_outputs(y_true, y_pred, sample_weight)
         if regularization_losses:
             common = _losses_utils.cast_losses_to_common_dtype(list(regularization_losses))
-            are_shares = isinstance(regularization_losses, Shares)
-            values += common if are_shares else [loss / tf.cast(num_replicas(), loss.dtype) for loss in common]
+            are_local = isinstance(regularization_losses, LocalLosses)
+            values += common if are_local else [loss / tf.cast(num_replicas(), loss.dtype) for loss in common]
         if not values:
             return None
         total = tf.add_n(_losses_utils.cast_losses_to_common_dtype(values))
@@ -89,8 +89,8 @@ class ExactLosses(_LossesContainer):
         return values, rows
 
 
-class Keras2LossShare(LossShare):
-    """A `LossShare` with the reductions of Keras 2, which weights every batch by its rows."""
+class Keras2LocalLoss(LocalLoss):
+    """A `LocalLoss` with the reductions of Keras 2, which weights every batch by its rows."""
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
         unreduced = super()._unreduced(call)

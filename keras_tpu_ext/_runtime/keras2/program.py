@@ -20,7 +20,7 @@ from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
 from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
 from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
-from keras_tpu_ext._runtime.keras2.loss import Shares
+from keras_tpu_ext._runtime.keras2.loss import LocalLosses
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
@@ -83,9 +83,9 @@ class Keras2Program(TensorFlowProgram):
 
     def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> Any:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""
-        shares = Shares(self.adapter.layer_losses(self.model))
-        shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]
-        return self.model.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)
+        losses = LocalLosses(self.adapter.layer_losses(self.model))
+        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]
+        return self.model.compiled_loss(y, y_pred, sample_weight, regularization_losses=losses)
 
     def _track_loss(self, share: tf.Tensor) -> None:
         """Do nothing: in Keras 2 the compiled loss tracks itself."""

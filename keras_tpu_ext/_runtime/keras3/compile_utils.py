@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.common.types import Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.compile_utils import (
-    LossShare,
+    LocalLoss,
     has_own_update,
     is_function,
     needs_whole_batch,
@@ -25,7 +25,7 @@ CompileMetrics: Any = private("keras.src.trainers.compile_utils:CompileMetrics")
 
 
 class ExactCompileLoss(CompileLoss):
-    """A `CompileLoss` whose value on a replica is that replica's share of the global loss."""
+    """A `CompileLoss` whose value on a replica is its part of the global loss."""
 
     def __init__(self, *args: Any, batch: Batch, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,17 +38,17 @@ class ExactCompileLoss(CompileLoss):
         return cls(compiled._user_loss, compiled._user_loss_weights, **names, batch=batch)
 
     def build(self, y_true: Nest, y_pred: Nest) -> None:
-        """Resolve the user's losses as Keras does, then make each return a share."""
+        """Resolve the user's losses as Keras does, then make each return its local part."""
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
         self._flat_losses: list[Any] = [
-            flat._replace(loss=Keras3LossShare(flat.loss, self._batch, tracker))
+            flat._replace(loss=Keras3LocalLoss(flat.loss, self._batch, tracker))
             for flat, tracker in zip(self._flat_losses, trackers, strict=True)
         ]
 
 
-class Keras3LossShare(LossShare):
-    """A `LossShare` with the reductions of Keras 3."""
+class Keras3LocalLoss(LocalLoss):
+    """A `LocalLoss` with the reductions of Keras 3."""
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
         unreduced = super()._unreduced(call)

@@ -264,7 +264,7 @@ class TensorFlowProgram(ExactProgram):
             share = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
             if share is None or not share.shape.rank:
                 return share, share
-            return share, loss_sum("mean", share, None, None, self.facts).share()
+            return share, loss_sum("mean", share, None, None, self.facts).local()
         # The user's own function may do anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
         x, y, y_pred, arguments["sample_weight"] = gather_examples((x, y, y_pred, sample_weight))

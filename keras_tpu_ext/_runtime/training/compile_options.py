@@ -24,36 +24,18 @@ NAMES = _DEFAULTS.keys()
 
 
 class CompileOptions(NamedTuple):
-    """What the arguments of `compile` mean.
+    """What the arguments of `compile` mean."""
 
-    Attributes:
-        of_keras: Arguments for Keras's own `compile`.
-        loss_scale: How the step scales the loss; `None` if it does not.
-        accumulation_steps: Number of batches that make one step.
-        weights_by_tokens: Whether tokens weight these batches, and not examples.
-        auto_steps: Whether to find `steps_per_execution` while training.
-        given: What was given, other than defaults, to compile the model again after loading it.
-    """
-
-    of_keras: dict[str, Any]
-    loss_scale: LossScale | None
-    accumulation_steps: int
-    weights_by_tokens: bool
-    auto_steps: bool
-    given: Mapping[str, Any]
+    of_keras: dict[str, Any]  # arguments for Keras's own `compile`
+    loss_scale: LossScale | None  # how the step scales the loss; `None` if it does not
+    accumulation_steps: int  # number of batches that make one step
+    weights_by_tokens: bool  # whether tokens weight these batches, and not examples
+    auto_steps: bool  # whether to find `steps_per_execution` while training
+    given: Mapping[str, Any]  # what was given, other than defaults, to compile the model again after loading it
 
 
 def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) -> CompileOptions:
-    """Return what the arguments of `compile` mean.
-
-    Args:
-        model: The model.
-        own: Those that Keras does not know, by name.
-        given: The others.
-
-    Raises:
-        ArgumentError: If one of them is invalid, or contradicts the optimizer.
-    """
+    """Return what the arguments of `compile` mean, those that Keras does not know and those `given` for Keras."""
     of_keras = dict(given)
     steps = of_keras.pop("steps_per_execution", 1)
     own = {**own, "steps_per_execution": steps, "auto_scale_loss": given.get("auto_scale_loss", True)}

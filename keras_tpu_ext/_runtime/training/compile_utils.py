@@ -1,9 +1,9 @@
-"""The loss of which each replica returns its share, and properties of metrics, on any Keras."""
+"""The loss of which each replica returns its part, and properties of metrics, on any Keras."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import install
@@ -15,11 +15,8 @@ from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, numbe
 _NEEDS_WHOLE_BATCH = "_kte_needs_whole_batch"
 
 
-class LossShare:
-    """A loss that returns this replica's share of its value over the whole batch.
-
-    Each runtime's Keras has a subclass that overrides what differs: `_unreduced` and, if it weights batches
-    differently, `_weight_of_batch` and `_weight_of_values`.
+class LocalLoss:
+    """A loss that returns this replica's part of its value over the whole batch.
 
     Args:
         loss: The user's `keras.losses.Loss`; it is called, never changed.
@@ -35,27 +32,27 @@ class LossShare:
         self._tracker = tracker
         self._mixing: dict[Any, bool] = {}
         if tracker is not None:
-            # Keras would update it with the share as if it were the mean of a batch; `_track` updates it instead.
+            # Keras would update it with the local loss as if it were the mean of a batch; `_track` updates it.
             install([(tracker, "a loss tracker's update_state", lambda stock: _ignore)])
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
-        """Return the share of the loss, and record its sum and denominator; unreduced values stay unreduced."""
+        """Return the local loss, and record its sum and denominator; unreduced values stay unreduced."""
         if self._batch.needs_gather() and self._mixes_examples(y_true, y_pred):
-            return self._share_of_whole(y_true, y_pred, sample_weight)
+            return self._from_whole_batch(y_true, y_pred, sample_weight)
         values, mask, is_reduced = self._weighted_values(y_true, y_pred, sample_weight)
         rank = rank_of(values)
         if rank:
             values = self._batch.zero_invalid_rows(values)
         if rank and self.loss.reduction in (None, "none"):
-            self._track(self._global_mean(values), self._weight_of_values(values))
+            self._track(self._local_mean(values), self._weight_of_values(values))
             return recorded(LossSum(values)).total
         if rank is None or (rank == 0 and self._batch.needs_gather()):
-            return self._share_of_whole(y_true, y_pred, sample_weight)
+            return self._from_whole_batch(y_true, y_pred, sample_weight)
         loss = loss_sum(self.loss.reduction, values, mask, sample_weight, self._batch)
-        share = loss.share()
-        recorded(LossSum(share) if is_reduced or not rank else loss)
-        self._track(share, self._weight_of_batch(y_pred))
-        return share
+        local = loss.local()
+        recorded(LossSum(local) if is_reduced or not rank else loss)
+        self._track(local, self._weight_of_batch(y_pred))
+        return local
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
         """Return a copy of the user's loss that uses `call` and does not reduce."""
@@ -66,9 +63,9 @@ class LossShare:
         unreduced.call = call
         return unreduced
 
-    def _global_mean(self, values: Tensor) -> Tensor:
-        """Return this replica's share of the mean of `values` over all replicas."""
-        return loss_sum("mean", values, None, None, self._batch).share()
+    def _local_mean(self, values: Tensor) -> Tensor:
+        """Return this replica's part of the mean of `values` over all replicas."""
+        return loss_sum("mean", values, None, None, self._batch).local()
 
     def _weighted_values(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> tuple[Any, Any, bool]:
         """Return the losses times weights and mask, the mask that was applied, and if the loss reduces by itself."""
@@ -86,13 +83,13 @@ class LossShare:
         mask = ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None)
         return values, mask, not (ranks and all(ranks))
 
-    def _share_of_whole(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
-        """Return the share of a loss that needs all examples together, by calling it with all of them."""
+    def _from_whole_batch(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
+        """Return the local part of a loss that needs all examples together, by calling it with all of them."""
         y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
         with self._batch.whole_batch_view():
             values = self.loss(y_true, whole, sample_weight)
-            mean = self._global_mean(values) if rank_of(values) else ops.sum(values)
+            mean = self._local_mean(values) if rank_of(values) else ops.sum(values)
         self._track(mean / replicas, self._weight_of_batch(y_pred))
         return recorded(LossSum(ops.sum(values) / replicas)).total
 
@@ -119,18 +116,14 @@ class LossShare:
         """Return the loss tracker's weight for a batch whose losses are not reduced."""
         return number(ops.shape(values)[0]) * self._batch.valid_fraction()
 
-    def _track(self, share: Tensor, weight: Tensor) -> None:
-        """Update the loss tracker as Keras does on one device.
-
-        The tracker's variables are summed over replicas when they are read, so every replica adds its part of the
-        batch's value.
-        """
+    def _track(self, local: Tensor, weight: Tensor) -> None:
+        """Add this replica's part to the loss tracker, whose variables are summed over replicas when read."""
         if self._tracker is None:
             return
         dtype = self._tracker.total.dtype
-        share, of_all = ops.cast(share, dtype), ops.cast(self._sum([weight])[0], dtype)
+        local, of_all = ops.cast(local, dtype), ops.cast(self._sum([weight])[0], dtype)
         # Where every replica has the whole loss, one without examples must add none of it, even if it is infinite.
-        self._tracker.total.assign_add(ops.where(ops.equal(of_all, 0), of_all, share * of_all))
+        self._tracker.total.assign_add(ops.where(ops.equal(of_all, 0), of_all, local * of_all))
         self._tracker.count.assign_add(ops.cast(weight, dtype))
 
 
@@ -175,26 +168,18 @@ def reduces_batch(metric: Metric, batch: Batch, true: Tensor, predicted: Tensor)
 
 
 def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor) -> bool:
-    """Return whether a metric is updated by the user's code and may keep something other than sums over the rows.
+    """Return whether an update of a metric with `specs` runs the user's code and may keep other than sums of rows.
 
     The class attribute `keeps_sums = True` declares that such a metric keeps only sums. A metric that creates its
     variables when it is updated is assumed to: the replica that is traced first finds none, and all must do the same.
-
-    Args:
-        metric: The metric.
-        batch: What finds out what its update does.
-        *specs: The arguments of an update.
     """
     if not hasattr(metric, _NEEDS_WHOLE_BATCH):
-        setattr(metric, _NEEDS_WHOLE_BATCH, _may_keep_other_than_sums(metric, batch, specs))
+        needs = False
+        if has_own_update(metric) and metric.variables:
+            with kept_attributes(metric):
+                needs = not batch.keeps_sums(metric.update_state, specs, metric.variables)
+        setattr(metric, _NEEDS_WHOLE_BATCH, needs)
     return bool(getattr(metric, _NEEDS_WHOLE_BATCH))
-
-
-def _may_keep_other_than_sums(metric: Metric, batch: Batch, specs: Sequence[Tensor]) -> bool:
-    if not has_own_update(metric) or not metric.variables:
-        return False
-    with kept_attributes(metric):
-        return not batch.keeps_sums(metric.update_state, specs, metric.variables)
 
 
 def has_own_update(metric: Metric) -> bool:

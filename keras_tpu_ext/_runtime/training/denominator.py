@@ -8,8 +8,8 @@ Keras reduces the per-element losses `l`, with weights `w` and a mask `m`, over 
     mean_with_sample_weight   S / W                   with W = sum(w * m)
 
 (`keras.losses`, `reduce_values` and `apply_mask`.) S, C, T, V and W are sums over examples, so each of them can
-be summed over replicas; the quotients cannot. A replica's *share* of the loss is therefore its own S over the
-denominator of all replicas: the shares add up to exactly the loss of one device with the whole batch, and so
+be summed over replicas; the quotients cannot. A replica's *local* loss is therefore its own S over the
+denominator of all replicas: the local losses add up to exactly the loss of one device with the whole batch, and so
 do their gradients. A window of batches is a whole batch in the same way: the gradient of each batch, times its
 denominator, over the sum of the denominators.
 """
@@ -46,8 +46,8 @@ class LossSum(NamedTuple):
     denominator: Tensor | None = None
     counted: tuple[tuple[object, ...], Tensor | None, Tensor | None] = ((), None, None)
 
-    def share(self) -> Tensor:
-        """Return this replica's share of the loss."""
+    def local(self) -> Tensor:
+        """Return this replica's part of the loss."""
         if self.denominator is None:
             return self.total
         divisor = ops.cast(self.denominator, self.total.dtype)
@@ -60,16 +60,7 @@ class LossSum(NamedTuple):
 
 
 def loss_sum(reduction: str | None, values: Tensor, mask: Tensor, sample_weight: Tensor, batch: Batch) -> LossSum:
-    """Return the sum of a loss, and what Keras divides it by.
-
-    Args:
-        reduction: A Keras reduction: `"sum_over_batch_size"`, `"mean"`, `"mean_with_sample_weight"`, `"sum"`,
-            `"none"` or `None`.
-        values: This replica's losses times weights and mask, zero in padded rows.
-        mask: The mask; `None` if there is none.
-        sample_weight: The weights; `None` if there are none.
-        batch: Facts about the batch and the replicas that share it.
-    """
+    """Return the sum of a replica's weighted and masked `values`, zero in padded rows, with Keras's denominator."""
     total = batch.respects_padding(ops.sum)(values)
     of_weights = reduction == "mean_with_sample_weight" and not (mask is None and sample_weight is None)
     if reduction not in _MEANS and reduction != "mean_with_sample_weight":
@@ -140,16 +131,9 @@ def recorded(loss: LossSum) -> LossSum:
 
 
 def common_denominator(losses: Sequence[LossSum], *, of_layers: bool) -> Tensor:
-    """Return the denominator of all of a batch's losses: the weight of its gradient in a window, in tokens.
+    """Return the denominator of all outputs' losses, the weight of a batch's gradient in a window, in tokens.
 
     With this weight the gradient of a regulariser, which is the same in every batch, counts once per window.
-
-    Args:
-        losses: The losses of the outputs.
-        of_layers: Whether layers add losses that depend on the batch.
-
-    Raises:
-        ArgumentError: If there is none, so that no weight makes the window one batch.
     """
     if of_layers:
         raise no_tokens("whose layers add losses of the batch (add_loss, activity_regularizer)")

@@ -27,10 +27,7 @@ class OverflowWatch(keras.layers.Layer):
         return int(ops.convert_to_numpy(self.num_updates)) - (steps - self._steps_before)
 
     def read(self) -> list[Overflow]:
-        """Return the overflows since the last call: the last one of each variable on each replica.
-
-        Where several processes train together, all of them must call it.
-        """
+        """Return the last overflow of each variable and replica since the last call; all processes must call it."""
         found = []
         for paths, replica, updates in self._notes():
             for update in sorted({int(number) for number in updates if number > self._seen}):
@@ -51,11 +48,7 @@ class OverflowWatch(keras.layers.Layer):
 
 
 def watch_overflow(model: Model) -> Callable[[], list[Overflow]] | None:
-    """Let the train step record overflows from now on; a step that has been traced is traced again.
-
-    Returns:
-        A function that returns what was recorded since its last call, or `None` if the model keeps no records.
-    """
+    """Let the step, which is traced again, record overflows; return what reads them, or `None` if it cannot."""
     if step_state_of(model) is None:
         return None
     with model._kte.own_scope():

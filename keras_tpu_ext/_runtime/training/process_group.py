@@ -78,9 +78,10 @@ class ProcessGroup:
 
             return check_and_restore
 
-        backups = [one for one in call.callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
         return [
-            (backup, "a BackupAndRestore's on_train_begin", functools.partial(checked, backup)) for backup in backups
+            (callback, "a BackupAndRestore's on_train_begin", functools.partial(checked, callback))
+            for callback in call.callbacks
+            if isinstance(callback, keras.callbacks.BackupAndRestore)
         ]
 
     def _check_same_epoch(self, epoch: int) -> None:
@@ -97,20 +98,17 @@ class ProcessGroup:
 @contextlib.contextmanager
 def _silenced(call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
     """Leave out callbacks that only write; within the block, Keras's other callbacks neither write nor print."""
-    callbacks = call.callbacks
-    kept = [callback for callback in callbacks if not isinstance(callback, _WRITERS)]
-    patches = [
-        (callback, "a callback's verbose", lambda verbose: 0) for callback in kept if isinstance(callback, _VERBOSE)
-    ]
-    patches += [patch for callback in kept for patch in adapter.write_patches(callback, save_weights)]
     given = call.arguments.get("callbacks")
+    remaining = [callback for callback in call.callbacks if not isinstance(callback, _WRITERS)]
+    patches: list[Patch] = [
+        (callback, "a callback's verbose", lambda verbose: 0)
+        for callback in remaining
+        if isinstance(callback, _VERBOSE)
+    ]
+    patches += [patch for callback in remaining for patch in adapter.write_patches(callback, save_weights)]
+    if isinstance(given, keras.callbacks.CallbackList):
+        patches.append((given, "a callback list's callbacks", lambda callbacks: remaining))
+    else:
+        call.arguments["callbacks"] = remaining
     with patched(patches):
-        if not isinstance(given, keras.callbacks.CallbackList):
-            call.arguments["callbacks"] = kept
-            yield
-            return
-        given.callbacks = kept
-        try:
-            yield
-        finally:
-            given.callbacks = callbacks
+        yield

@@ -14,8 +14,8 @@ from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
-from keras_tpu_ext._runtime.compat import keras
-from keras_tpu_ext._runtime.training import augment, compile_options
+from keras_tpu_ext._runtime.compat import keras, tree
+from keras_tpu_ext._runtime.training import compile_options
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter, is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
@@ -33,13 +33,11 @@ _KEY = "keras_tpu_ext"
 class ExactProgram(keras.layers.Layer):
     """All that this package keeps in a model with an exact step; the model has it as `_kte`.
 
-    It is a layer, without variables of its own, because Keras saves the state of layers with a model. The runtime's
-    subclass implements the methods that raise `NotImplementedError` here.
+    It is a layer, without variables of its own, because Keras saves the state of layers with a model.
 
     Args:
         model: The model.
-        default_augment: The `augment` of the model's class, which changes nothing, where users may override it.
-            `None` for a plain Keras model, whose `augment` is its own affair.
+        default_augment: The `augment` of the model's class that users may override; `None` for a plain Keras model.
     """
 
     adapter: KerasAdapter  # what differs between Keras versions
@@ -135,14 +133,7 @@ class ExactProgram(keras.layers.Layer):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Configure the model for training; see `ExactModel.compile`.
-
-        Args:
-            stock: Keras's own `compile` of the model.
-            own: The arguments that Keras does not know, by name.
-            args: The other positional arguments.
-            kwargs: The other keyword arguments.
-        """
+        """Configure the model for training with Keras's own `compile` and the arguments that it does not know."""
         model = self.model
         given = self.adapter.compile_arguments(args, kwargs)
         options = compile_options.compile_options(model, own, given)
@@ -162,10 +153,7 @@ class ExactProgram(keras.layers.Layer):
             warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
 
     def compile_config(self, config: dict[str, Any] | None) -> dict[str, Any]:
-        """Return Keras's serialized arguments of `compile` with those that it does not know.
-
-        These are stored with the optimizer's. Keras ignores them there, so it can load the file without this package.
-        """
+        """Return the serialized arguments of `compile`, ours with the optimizer's, where Keras ignores them."""
         serialize = keras.saving.serialize_keras_object
         config, own = dict(config or {}), serialize(dict(self._given))
         optimizer = self.model.optimizer if own else None
@@ -231,13 +219,7 @@ class ExactProgram(keras.layers.Layer):
             self.set_untracked(running=outer)
 
     def weight_in_window(self, examples: Tensor, losses: Sequence[LossSum], *, of_layers: bool) -> Tensor:
-        """Return the weight of a batch's gradient in a window of accumulated batches.
-
-        Args:
-            examples: Number of examples in the batch.
-            losses: The losses of its outputs.
-            of_layers: Whether layers add losses that depend on the batch.
-        """
+        """Return the weight of a batch's gradient in a window of accumulated batches; see `common_denominator`."""
         return common_denominator(losses, of_layers=of_layers) if self.weights_by_tokens else examples
 
     def reset_flushes(self) -> None:
@@ -274,4 +256,20 @@ class ExactProgram(keras.layers.Layer):
 
     def augment(self, x: Nest, y: Nest) -> tuple[Any, Any]:
         """Return a training batch as the user's `augment` returns it."""
-        return augment.augmented(self.model.augment, x, y)
+        pair: Any = self.model.augment(x, y)
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            came = f"{len(pair)} things" if isinstance(pair, (tuple, list)) else type(pair).__name__
+            raise ArgumentError(f"augment must return inputs and targets; it returned {came}. Write: return x, y")
+        got, returned = _numbers_of_rows((x, y)), _numbers_of_rows(pair)
+        if got and returned - got:
+            raise ArgumentError(
+                f"augment must return as many rows as it got, {min(got)}; it returned {min(returned - got)}. Write: "
+                "dataset.map(...) before dataset.batch(...) for what makes more or fewer examples"
+            )
+        return pair[0], pair[1]
+
+
+def _numbers_of_rows(data: Nest) -> set[int]:
+    """Return the known sizes of the first dimensions of the tensors in nested data."""
+    shapes: list[Sequence[int | None]] = [getattr(leaf, "shape", ()) for leaf in tree.flatten(data)]
+    return {int(shape[0]) for shape in shapes if len(shape) and shape[0] is not None}

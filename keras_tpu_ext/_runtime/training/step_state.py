@@ -13,20 +13,14 @@ from keras_tpu_ext._runtime.training.loss_scale import LossScale
 
 
 class LossScaler:
-    """Scales the loss, unscales gradients, and skips a step whose gradients are not all finite.
+    """Scales the loss, unscales gradients, and skips a step whose gradients are not all finite, as a config says.
 
-    Steps are skipped only here. Without a rule it leaves every value unchanged and skips nothing.
-
-    Args:
-        config: How the scale begins, grows and shrinks; `None` if the loss is not scaled.
-
-    Attributes:
-        variables: The scale, the number of finite steps in a row, and the number of skipped steps.
+    Steps are skipped only here. Without a config it leaves every value unchanged and skips nothing.
     """
 
     def __init__(self, config: LossScale | None) -> None:
         self.config = config
-        self.variables: list[Variable] = []
+        self.variables: list[Variable] = []  # scale, number of finite steps in a row, number of skipped steps
         if config is not None:
             self.scale = new_variable(config.initial, "float32", "scale")
             self.good_steps = new_variable(0, "int32", "good_steps")
@@ -64,21 +58,13 @@ class LossScaler:
 
 
 class BaseGradientAccumulator(keras.layers.Layer):
-    """Sums of gradients over the batches of a window. A layer, because Keras saves the variables of layers.
-
-    Args:
-        steps: Number of batches in a full window.
-        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer stored here directly.
-
-    Attributes:
-        targets: The variables that the gradients are of; empty before `build_for`.
-    """
+    """Sums of gradients over the batches of a window. A layer, because Keras saves the variables of layers."""
 
     def __init__(self, steps: int, optimizer: Callable[[], Optimizer]) -> None:
         super().__init__(name="window", dtype="float32")
-        self.steps = steps
-        self.optimizer = optimizer
-        self.targets: list[Variable] = []
+        self.steps = steps  # number of batches in a full window
+        self.optimizer = optimizer  # returns it: Keras would save an optimizer stored here directly
+        self.targets: list[Variable] = []  # the variables that the gradients are of; empty before `build_for`
         self.built = True
 
     def build_for(self, variables: Sequence[Variable]) -> None:
@@ -99,14 +85,6 @@ class StepState(keras.layers.Layer):
     """The loss scaler and the gradient accumulators of one compiled model, which Keras saves with it.
 
     It is not a layer of the model, so that the model has only the weights that the user gave it.
-
-    Args:
-        loss_scaler: The loss scaler.
-        accumulator_class: The framework's `GradientAccumulator`.
-        accumulation_steps: Number of batches that make one step.
-
-    Attributes:
-        overflow_watch: Records gradients that are not finite, while a callback asks for it; else `None`.
     """
 
     def __init__(
@@ -117,7 +95,8 @@ class StepState(keras.layers.Layer):
         self.accumulation_steps = accumulation_steps
         self._accumulator_class = accumulator_class
         self._windows: dict[int, BaseGradientAccumulator] = {}
-        self.__dict__["overflow_watch"] = None  # not tracked by Keras: it is not state to save
+        # Records gradients that are not finite, while a callback asks for it. Keras would save it if it tracked it.
+        self.__dict__["overflow_watch"] = None
         self.built = True
         if loss_scaler:
             self.scale, self.good_steps, self.skipped_steps = loss_scaler.variables  # Keras finds them here
