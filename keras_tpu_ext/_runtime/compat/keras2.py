@@ -144,6 +144,33 @@ def policy_of(name: str) -> Any:
     return keras.mixed_precision.Policy(name)
 
 
+def record_gradient(optimizer: Optimizer, gradient: tf.Tensor | tf.IndexedSlices, variable: Variable) -> None:
+    """Make `gradient` the momentum of `variable` in an `SGD`; slices of the same row add up."""
+    momentum = optimizer.momentums[optimizer._index_dict[optimizer._var_key(variable)]]
+    momentum.assign(tf.zeros_like(momentum))
+    if isinstance(gradient, tf.IndexedSlices):
+        momentum.scatter_add(gradient)
+    else:
+        momentum.assign_add(tf.cast(gradient, momentum.dtype))
+
+
+def scaling_as(scaling: Optimizer, inner: Optimizer) -> Optimizer:
+    """Return a `LossScaleOptimizer` of `inner` with the settings of `scaling`."""
+    return keras.mixed_precision.LossScaleOptimizer(
+        inner, scaling.dynamic, scaling.initial_scale, scaling.dynamic_growth_steps
+    )
+
+
+def build_for_step(model: Model, data_spec: Nest, trace_step: Callable[[], object]) -> None:
+    """Create the variables that a step needs, by tracing it once, as `fit` does."""
+    trace_step()
+
+
+def watch_end_of_data(model: Model, call: Callable[[], None]) -> Callable[[], None]:
+    """Do nothing: Keras 2 ends the data of an epoch after the callbacks' `on_epoch_end`."""
+    return lambda: None
+
+
 def scale_of(optimizer: Optimizer) -> Tensor:
     """Return the loss scale of the next step of a `LossScaleOptimizer`."""
     return optimizer.loss_scale

@@ -155,6 +155,46 @@ def policy_of(name: str) -> keras.DTypePolicy:
     return keras.dtype_policies.get(name)
 
 
+def record_gradient(optimizer: keras.Optimizer, gradient: Tensor, variable: keras.Variable) -> None:
+    """Make `gradient` the momentum of `variable` in an `SGD`; slices of the same row add up."""
+    momentum = optimizer.momentums[optimizer._get_variable_index(variable)]
+    optimizer.assign(momentum, keras.ops.zeros(momentum.shape, momentum.dtype))
+    optimizer.assign_add(momentum, gradient)
+
+
+def scaling_as(scaling: keras.Optimizer, inner: keras.Optimizer) -> keras.Optimizer:
+    """Return a `LossScaleOptimizer` of `inner` with the settings of `scaling`."""
+    settings = {name: getattr(scaling, name) for name in ("initial_scale", "dynamic_growth_steps")}
+    return LossScaleOptimizer(inner, **settings)
+
+
+def build_for_step(model: keras.Model, data_spec: Nest, trace_step: Callable[[], object]) -> None:
+    """Create the variables that a step needs, from the specs of its data."""
+    model._symbolic_build(data_batch=data_spec)
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def watch_end_of_data(model: keras.Model, call: Callable[[], None]) -> Callable[[], None]:
+    """Call `call` before each reading of the metrics of `model`, as when the data of an epoch has ended."""
+    attributes: dict[str, Any] = vars(model)
+    name = "get_metrics_result"
+    before, read = attributes.get(name), model.get_metrics_result
+
+    def called() -> dict[str, Any]:
+        call()
+        return read()
+
+    def stop() -> None:
+        if before is None:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = before
+
+    attributes[name] = called
+    return stop
+
+
 def scale_of(optimizer: keras.Optimizer) -> Tensor | None:
     """Return the loss scale of the next step of a `LossScaleOptimizer`; `None` before it is built."""
     return optimizer.dynamic_scale if optimizer.built else None

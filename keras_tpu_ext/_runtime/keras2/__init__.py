@@ -3,10 +3,10 @@
 import dataclasses
 
 from keras_tpu_ext._runtime.common.protocols import Runtime
-from keras_tpu_ext._runtime.keras2 import ops, probes, training_state
+from keras_tpu_ext._runtime.keras2 import ops, training_state
 from keras_tpu_ext._runtime.keras2.addons import import_addons
 from keras_tpu_ext._runtime.keras2.step import TrainStep
-from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, progress
+from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, probes, progress
 from keras_tpu_ext._runtime.training import models, policies
 
 runtime = Runtime(

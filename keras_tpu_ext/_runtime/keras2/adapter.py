@@ -14,14 +14,12 @@ from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, 
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
-from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
 from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, takes_own_mean
 from keras_tpu_ext._runtime.training import models
-from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
 
 # The key of the epoch's number in a checkpoint of `BackupAndRestore`.
@@ -60,7 +58,6 @@ class Keras2Adapter:
 
     compile_arguments = staticmethod(models.compile_arguments)
     probabilities_taken_for_logits = staticmethod(models.probabilities_taken_for_logits)
-    as_keras_traces = staticmethod(with_autograph)
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options for Keras's own `compile`."""
@@ -97,11 +94,6 @@ class Keras2Adapter:
             return [model.name]
         return [layer.name for layer in inner._flatten_layers(include_self=False) if not _is_known(type(layer))]
 
-    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
-        """Return `x`, `y` and `sample_weight` of a batch."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, y, sample_weight
-
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""
         return model(x, training=training)
@@ -113,22 +105,10 @@ class Keras2Adapter:
             model._validate_target_and_loss(y, loss)
         return loss
 
-    def has_custom_compute_loss(self, model: Model) -> bool:
-        """Return whether `compute_loss` is the user's."""
-        return is_overridden(type(model), "compute_loss")
-
-    def has_custom_compute_metrics(self, model: Model) -> bool:
-        """Return whether `compute_metrics` is the user's."""
-        return type(model).compute_metrics is not keras.Model.compute_metrics
-
     def custom_metrics(self, model: Model) -> list[Metric]:
         """Return the metrics other than those of `compile`, which know about padding."""
         compiled = [*model.compiled_loss.metrics, *model.compiled_metrics.metrics]
         return [metric for metric in model.metrics if all(metric is not other for other in compiled)]
-
-    def loss_tracker(self, model: Model) -> Metric:
-        """Return the metric that tracks the loss; as an attribute it would be saved, but not found again."""
-        return model.compiled_loss._total_loss_mean
 
     def exclude_padding(self, model: Model) -> contextlib.AbstractContextManager[None]:
         """Return a context in which layers learn only from the examples of the batch."""

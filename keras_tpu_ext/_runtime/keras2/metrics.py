@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Metric, Nest
 from keras_tpu_ext._runtime.compat import mask_of
+from keras_tpu_ext._runtime.compat.autograph import converted
 from keras_tpu_ext._runtime.compat.keras2 import private
-from keras_tpu_ext._runtime.keras2.autograph import converted
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty

@@ -14,10 +14,10 @@ from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as _optimizer
 from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
-from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
 from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
 from keras_tpu_ext._runtime.keras2.loss import LocalLosses
@@ -51,13 +51,13 @@ class Keras2Program(TensorFlowProgram):
             self._build_before_tracing()
             self.build_accumulator()
         self.reset_flushes()
-        step = with_autograph(wrap_custom_step(model, model.train_step))
+        step = as_keras_traces(wrap_custom_step(model, model.train_step))
         return make_steps_function(model, step, trains=True, counter=model._train_counter)
 
     def make_test_function(self) -> Callable[..., Any]:
         """Return the function that `evaluate` calls for one execution."""
         model = self.model
-        step = with_autograph(wrap_custom_step(model, model.test_step))
+        step = as_keras_traces(wrap_custom_step(model, model.test_step))
         return make_steps_function(model, step, trains=False, counter=model._test_counter)
 
     def make_predict_function(self, stock: Callable[[], Any]) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class Keras2Program(TensorFlowProgram):
 
     def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         is_last = is_own_step(type(self.model).train_step) and is_own_step(type(self.model).test_step)
-        if num_replicas() > 1 and is_last and not self.adapter.has_custom_compute_metrics(self.model):
+        if num_replicas() > 1 and is_last and not self.has_custom_compute_metrics():
             # Their results, which Keras would sum over replicas in every step, are read after the last step.
             self.model.compiled_metrics.update_state(y, y_pred, sample_weight)
             return {}

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.program import Keras2Program
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ScopeError
@@ -52,7 +52,7 @@ class TrainStep(ExactModel):
     def get_metrics_result(self: Any) -> Any:
         """Return the results of all metrics, as Keras does."""
         model: Model = super()
-        return with_autograph(model.get_metrics_result)()
+        return as_keras_traces(model.get_metrics_result)()
 
     def _get_optimizer(self: Any, optimizer: Optimizer) -> Any:
         model: Model = super()

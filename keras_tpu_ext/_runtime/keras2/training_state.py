@@ -108,7 +108,7 @@ def _has_trained(model: Model) -> bool:
 def _build(model: Model) -> None:
     """Create the variables that Keras creates in the first step."""
     if not _has_trained(model):
-        x, y, _ = model._kte.adapter.unpack(with_none(model._kte.running.data.element_spec))
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(with_none(model._kte.running.data.element_spec))
         predictions = model(_one_example(x, getattr(model, "inputs", None)), training=False)
         model.compiled_loss.build(predictions)
         model.compiled_metrics.build(predictions, _one_example(y, None))

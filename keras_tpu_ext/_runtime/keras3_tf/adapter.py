@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import keras
@@ -30,7 +30,6 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
 from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, undivided
-from keras_tpu_ext._runtime.training.adapter import is_overridden
 
 TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
 losses: Any = private("keras.src.losses.loss")
@@ -51,10 +50,6 @@ _R = TypeVar("_R")
 class Keras3TensorFlowAdapter(Keras3Adapter):
     """The `TensorFlowAdapter` of Keras 3."""
 
-    def as_keras_traces(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Return `function`: Keras 3 converts no user code by AutoGraph."""
-        return function
-
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
         return own_layers(model)
@@ -64,11 +59,6 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
         return any(is_summed_when_read(variable) for variable in variables)
 
-    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
-        """Return `x`, `y` and `sample_weight` of a batch."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, y, sample_weight
-
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""
         return model(x, training=training) if model._call_has_training_arg else model(x)
@@ -77,21 +67,9 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         """Call `compute_loss` of `model`, which need not accept `training`."""
         return model._compute_loss(y=y, training=training, **batch)
 
-    def has_custom_compute_loss(self, model: Model) -> bool:
-        """Return whether `compute_loss` is the user's."""
-        return is_overridden(type(model), "compute_loss")
-
-    def has_custom_compute_metrics(self, model: Model) -> bool:
-        """Return whether `compute_metrics` is the user's."""
-        return type(model).compute_metrics is not keras.Model.compute_metrics
-
     def custom_metrics(self, model: Model) -> list[Metric]:
         """Return all metrics: those of `compile` know about padding."""
         return list(model.metrics)
-
-    def loss_tracker(self, model: Model) -> Metric:
-        """Return the metric that tracks the loss."""
-        return model._loss_tracker
 
     @contextlib.contextmanager
     def exclude_padding(self, model: Model) -> Iterator[None]:

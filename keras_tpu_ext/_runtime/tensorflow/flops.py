@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -11,16 +10,13 @@ from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.tensorflow.graph_flops import flops_of_graph
 from keras_tpu_ext._runtime.tensorflow.replicas import is_none
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
 
-_Traceable = Callable[..., Nest]
 
-
-def count_flops(
-    model: Model, batch: Nest, batch_size: int, as_keras_traces: Callable[[_Traceable], _Traceable]
-) -> FlopsCount:
+def count_flops(model: Model, batch: Nest, batch_size: int) -> FlopsCount:
     """Count the FLOPs of a train step of `model`.
 
     It is traced outside the model's strategy, as the step of one device with the whole batch. For Keras's step and
@@ -30,7 +26,6 @@ def count_flops(
         model: A compiled model that has been trained.
         batch: The specs of a batch that `Execution.run_and_describe` returns.
         batch_size: Number of examples in a batch over all replicas.
-        as_keras_traces: Wraps a function so that AutoGraph treats it as it does Keras's train function.
     """
     own = not is_own_step(type(model).train_step) and type(model).train_step is not keras.Model.train_step
     step = model.train_step if own else lambda data: _gradients(model, data)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, without_own_weights
 from keras_tpu_ext._runtime.common.types import Nest, Optimizer
+from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     KERAS_PATCHES,
@@ -41,7 +42,7 @@ from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belon
 from keras_tpu_ext._runtime.tensorflow.separability import Separability
 from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply, flush_window, make_step_state
 from keras_tpu_ext._runtime.tensorflow.whole_batch import predict_on_whole_batch
-from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter
+from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter, is_overridden
 from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
@@ -65,7 +66,7 @@ class TensorFlowProgram(ExactProgram):
         """Predict one replica's part of the batch, which may be empty; for a padded one say which rows count."""
         if takes_whole_batch(self.model, self.model.predict_step) and num_replicas() > 1:
             return predict_on_whole_batch(self.model.predict_step, data)
-        x, _, _ = self.adapter.unpack(with_none(data))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(with_none(data))
         there = has_any(x)
         outputs = self.adapter.forward(self.model, one_row_if_empty(x, there), training=False)
         outputs = no_row_if_empty(outputs, there)
@@ -84,7 +85,7 @@ class TensorFlowProgram(ExactProgram):
         """
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
         with batch_context(data) as batch, recording() as losses:
             scaler: Any = self.compiled_state().loss_scaler
             restore = scaler.snapshot(self.model.non_trainable_variables)
@@ -101,7 +102,7 @@ class TensorFlowProgram(ExactProgram):
 
     def gradients_of_batch(self, data: Nest) -> Any:
         """Return the gradients that `train_step` computes for `data`, without changing anything."""
-        x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
         with batch_context(data):
             tape, loss, *_ = self._loss_of(x, y, sample_weight)
             return self._gradients(loss, self.model.trainable_variables, self.model.optimizer, tape)
@@ -110,7 +111,7 @@ class TensorFlowProgram(ExactProgram):
         """Evaluate one replica's part of the batch; the argument and the result are like those of `train_step`."""
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
         with batch_context(data):
             y_pred = self._predictions(x, training=False)
             _, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
@@ -260,7 +261,7 @@ class TensorFlowProgram(ExactProgram):
         adapter, layer_losses = self.adapter, BATCH.layer_losses
         arguments = {"sample_weight": sample_weight, "training": training}
         adapter.set_layer_losses(self.model, layer_losses)
-        if not needs_gather() or not adapter.has_custom_compute_loss(self.model):
+        if not needs_gather() or not is_overridden(type(self.model), "compute_loss"):
             share = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
             if share is None or not share.shape.rank:
                 return share, share
@@ -277,9 +278,13 @@ class TensorFlowProgram(ExactProgram):
         share = loss / tf.cast(replicas, loss.dtype)
         return share, tf.reduce_mean(share)
 
+    def has_custom_compute_metrics(self) -> bool:
+        """Return whether `compute_metrics` is the user's."""
+        return type(self.model).compute_metrics is not keras.Model.compute_metrics
+
     def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         # Only a user's function updates metrics other than those of `compile`, which know about padded rows.
-        is_padded = BATCH.valid is not None and self.adapter.has_custom_compute_metrics(self.model)
+        is_padded = BATCH.valid is not None and self.has_custom_compute_metrics()
         with mask_metrics(self.adapter.custom_metrics(self.model) if is_padded else ()):
             return dict(self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 

@@ -56,26 +56,14 @@ _R = TypeVar("_R")
 class TensorFlowAdapter(KerasAdapter, Protocol):
     """What a step on TensorFlow also needs to know about a Keras version; each replica calls this for itself."""
 
-    def as_keras_traces(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Return `function`; AutoGraph treats the user code that it calls as in Keras's own functions."""
-
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
 
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""
 
-    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
-        """Return `x`, `y` and `sample_weight` of a batch."""
-
     def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> Tensor | None:
         """Call `compute_loss` of `model`, which may be the user's."""
-
-    def has_custom_compute_loss(self, model: Model) -> bool:
-        """Return whether `compute_loss` is the user's."""
-
-    def has_custom_compute_metrics(self, model: Model) -> bool:
-        """Return whether `compute_metrics` is the user's."""
 
     def custom_metrics(self, model: Model) -> list[Metric]:
         """Return the metrics that the user's code may update."""
@@ -111,9 +99,6 @@ class TensorFlowAdapter(KerasAdapter, Protocol):
 
     def count_skipped(self, optimizer: Optimizer) -> None:
         """Count a skipped step of `optimizer`, if that Keras does."""
-
-    def loss_tracker(self, model: Model) -> Metric:
-        """Return the metric that tracks the loss."""
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""
