@@ -579,9 +579,9 @@ _BATCH = (
     ),
     Fault(
         "padded-rows-count-in-unweighted-metrics",
-        "_runtime/keras3/compile_utils.py",
-        "_weights_of_one(batch, predicted) if weight is None else weight",
-        "weight",
+        "_runtime/training/compile_utils.py",
+        "metric.update_state(true, predicted, batch.zero_invalid_rows(weight))",
+        "metric.update_state(true, predicted, weight)",
         _KERAS3,
         (
             f"{_PADDED}::test_padding_changes_nothing",
@@ -591,9 +591,9 @@ _BATCH = (
     ),
     Fault(
         "padded-rows-count-in-unweighted-metrics-of-keras-2",
-        "_runtime/keras2/metrics.py",
-        "_tf_batch.zero_invalid_rows(tf.cast(weight, tf.float32))",
-        "weight",
+        "_runtime/training/compile_utils.py",
+        "metric.update_state(true, predicted, batch.zero_invalid_rows(weight))",
+        "metric.update_state(true, predicted, weight)",
         _KERAS2,
         (_PADDED, _PARITY, _KERAS2_KINDS),
     ),
