@@ -11,9 +11,8 @@ from typing import Any
 from keras_tpu_ext._runtime.common.protocols import KerasOps
 from keras_tpu_ext._runtime.common.select import chosen
 
-_KERAS = chosen().split("_")[0]
-_names = importlib.import_module(f"{__name__}.{_KERAS}")
-ops: KerasOps = importlib.import_module(f"{__name__}.{_KERAS}_ops")
+_names: Any = importlib.import_module(f"{__name__}.{chosen().partition('_')[0]}")
+ops: KerasOps = _names.ops
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,7 @@ DIVIDES_REGULARIZERS = VERSION >= (3, 14)
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 PyDataset = keras.utils.PyDataset
+ops = keras.ops
 tree = keras.tree
 COUNTS_SKIPPED_STEPS = False  # whether a `LossScaleOptimizer` counts skipped steps like any others
 # Callbacks whose `save_freq` may be "epoch".

@@ -46,8 +46,7 @@ from keras_tpu_ext._runtime.jax.update import (
 )
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.models import has_layer_losses
-from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
+from keras_tpu_ext._runtime.keras3.models import has_layer_losses, track_all_variables
 from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step

@@ -19,6 +19,19 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return list({id(one): one for one in candidates if isinstance(one, keras.optimizers.Optimizer)}.values())
 
 
+def track_all_variables(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let an optimizer track variables that it created without tracking them.
+
+    A `LossScaleOptimizer` builds its inner optimizer while tracking is off. Variables other than slots
+    (`Nadam._u_product`) are then in no list, and a step without side effects loses their updates.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    known = {id(variable) for variable in inner.variables}
+    for value in list(vars(inner).values()):
+        if isinstance(value, keras.Variable) and id(value) not in known:
+            inner._track_variable(value)
+
+
 def clear_loss_ids(model: keras.Model) -> None:
     """Make all layers of `model` forget the losses of an earlier call, before a call without side effects.
 

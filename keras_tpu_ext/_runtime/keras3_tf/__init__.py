@@ -1,6 +1,8 @@
 """Keras 3 on TensorFlow: the reference runtime."""
 
-from keras_tpu_ext._runtime.common.protocols import Runtime
+from typing import cast
+
+from keras_tpu_ext._runtime.common.protocols import Ops, Runtime
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import sum_when_read as _sum_when_read
 from keras_tpu_ext._runtime.keras3.addons import import_addons
 from keras_tpu_ext._runtime.keras3_tf import ops, training_state
@@ -14,7 +16,7 @@ runtime = Runtime(
     batch=batch,
     devices=devices,
     models=models,
-    ops=ops,
+    ops=cast(Ops, ops),  # a type checker does not see the functions of `keras.ops`
     policies=policies,
     probes=probes,
     progress=progress,

@@ -14,10 +14,10 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, install, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
-from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read
+from keras_tpu_ext._runtime.compat.keras3_tensorflow import is_summed_when_read
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
-from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
 from keras_tpu_ext._runtime.keras3.per_example import own_layers
+from keras_tpu_ext._runtime.keras3_tf.optimizer import apply_summed
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_rows_of, zero_invalid_rows
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
@@ -28,7 +28,7 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     synchronizes,
     weights_of,
 )
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
+from keras_tpu_ext._runtime.tensorflow.replicas import number_of_replicated
 from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, undivided
 
 TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
@@ -131,71 +131,10 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
     ) -> None:
         """Let `optimizer` clip and apply gradients that are already summed over replicas."""
-        view = without_all_reduce(optimizer)
-        view.apply_gradients(zip(gradients, variables, strict=True))
-        _overwrite_with_averages(innermost(view))
+        apply_summed(optimizer, gradients, variables)
 
     def count_skipped(self, optimizer: Optimizer) -> None:
         """Do nothing: Keras 3 does not count skipped steps."""
-
-
-def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
-    """Do what Keras's own method does; its condition is inside the replicas, where MirroredStrategy fails."""
-    steps = view.gradient_accumulation_steps
-    if not steps:
-        super(type(view), view)._backend_apply_gradients(gradients, variables)
-        return
-    sums = [view._accumulated_gradients[view._get_variable_index(variable)] for variable in variables]
-
-    def apply(*gradients: tf.Tensor) -> None:
-        means = [(total + gradient) / steps for total, gradient in zip(sums, gradients, strict=True)]
-        means = view._clip_gradients(means)
-        view._apply_weight_decay(variables)
-        view._backend_update_step(means, variables, view.learning_rate)
-        for total in sums:
-            assign_replicated(total, tf.zeros(total.shape, total.dtype))
-
-    def add(*gradients: tf.Tensor) -> None:
-        for total, gradient in zip(sums, gradients, strict=True):
-            assign_replicated(total, total + gradient)
-
-    is_last = tf.equal((tf.convert_to_tensor(view._iterations) + 1) % steps, 0)
-    cross_replica_cond(is_last, apply, add, *gradients)
-    if view.use_ema:
-        view._update_model_variables_moving_average(view._trainable_variables)
-    count_step(view)
-
-
-_VIEW_MEMBERS = (
-    ("_all_reduce_sum_gradients", lambda self, grads_and_vars: grads_and_vars),
-    ("_backend_apply_gradients", _accumulate_or_apply),
-    # A condition that updates variables must be outside the replicas; see `_overwrite_with_averages`.
-    ("ema_overwrite_frequency", property(lambda self: None)),
-)
-
-
-def without_all_reduce(optimizer: Optimizer) -> Optimizer:
-    """Return a view of `optimizer` that takes gradients already summed over replicas.
-
-    Keras's optimizers sum over replicas inside `apply`. This view can go when `apply` has an argument that says that
-    its gradients are reduced, as in Keras 2 (`skip_gradients_aggregation`).
-    """
-    return optimizer_view(optimizer, _VIEW_MEMBERS)
-
-
-def _overwrite_with_averages(view: Any) -> None:
-    """Overwrite the variables with their moving averages when the optimizer's `ema_overwrite_frequency` says so."""
-    every = view.__dict__.get("ema_overwrite_frequency")
-    if not (view.use_ema and every):
-        return
-
-    def overwrite() -> None:
-        for variable, average in zip(view._trainable_variables, view._model_variables_moving_average, strict=True):
-            if average is not None:
-                assign_replicated(variable, tf.convert_to_tensor(average))
-
-    steps = (tf.convert_to_tensor(view._iterations) - 1) // (view.gradient_accumulation_steps or 1) + 1
-    cross_replica_cond(tf.equal(steps % every, 0), overwrite, lambda: None)
 
 
 def _recording_patch(layer: Layer) -> Patch:
