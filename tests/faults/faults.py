@@ -384,7 +384,7 @@ _UPDATE = (
     ),
     Fault(
         "skipped-step-is-not-counted-by-the-optimizer",
-        "_runtime/keras2/adapter.py",
+        "_runtime/tensorflow/update.py",
         "tf.convert_to_tensor(optimizer.iterations) + 1)",
         "tf.convert_to_tensor(optimizer.iterations))",
         _KERAS2,

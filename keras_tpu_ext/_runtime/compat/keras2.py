@@ -31,6 +31,7 @@ def private(name: str) -> Any:
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
+COMPILE_OPTIONS: dict[str, object] = {}
 COUNTS_SKIPPED_STEPS = True  # whether a `LossScaleOptimizer` counts skipped steps like any others
 
 # Graphs in which Keras calls layers only for the shapes of their outputs.
@@ -64,18 +65,26 @@ def functional_of(model: Model) -> Any:
     return model if isinstance(model, Functional) and model.outputs else None
 
 
-def inputs_and_outputs(functional: Model) -> tuple[Nest, Nest]:
-    """Return the structures of symbolic inputs and outputs of a functional model."""
-    return functional._nested_inputs, functional._nested_outputs
+@missing_names.explain_missing_names()
+def inputs_and_outputs(model: Model) -> tuple[Nest, Nest] | None:
+    """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
+    functional = functional_of(model)
+    return None if functional is None else (functional._nested_inputs, functional._nested_outputs)
 
 
-def call_of(node: Any) -> Call:
-    """Return the call of a layer that a node of a functional model's graph stands for."""
-    return Call(node.layer, node.keras_inputs, tree.flatten(node.outputs), (node.call_kwargs or {}).get("training"))
+@missing_names.explain_missing_names()
+def calls(model: Model) -> list[Call]:
+    """Return the calls of layers in a functional model, without those inside its layers."""
+    nodes = [node for of_depth in model._nodes_by_depth.values() for node in of_depth]
+    return [
+        Call(node.layer, node.keras_inputs, tree.flatten(node.outputs), (node.call_kwargs or {}).get("training"))
+        for node in nodes
+    ]
 
 
+@missing_names.explain_missing_names()
 def clone(model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
-    """Clone a functional model, with `copy_of(layer)` for each layer."""
+    """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
     plain = keras.Model(model._nested_inputs, model._nested_outputs, name=model.name)
     return keras.models.clone_model(plain, clone_function=copy_of)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras as keras
 
-from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.missing_names import explain_missing_names, private
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Tensor, Variable
@@ -35,6 +35,8 @@ MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 PyDataset = keras.utils.PyDataset
 ops = keras.ops
 tree = keras.tree
+# Arguments of `keras.Model.compile`: no wrapped optimizer under mixed_float16, where the step scales the loss itself.
+COMPILE_OPTIONS = {"auto_scale_loss": False}
 COUNTS_SKIPPED_STEPS = False  # whether a `LossScaleOptimizer` counts skipped steps like any others
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (
@@ -66,18 +68,26 @@ def functional_of(model: keras.Model) -> Any:
     return model if isinstance(model, Functional) else None
 
 
-def inputs_and_outputs(functional: keras.Model) -> tuple[Nest, Nest]:
-    """Return the structures of symbolic inputs and outputs of a functional model."""
-    return functional._inputs_struct, functional._outputs_struct
+@explain_missing_names()
+def inputs_and_outputs(model: keras.Model) -> tuple[Nest, Nest] | None:
+    """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
+    functional = functional_of(model)
+    return None if functional is None else (functional._inputs_struct, functional._outputs_struct)
 
 
-def call_of(node: Any) -> Call:
-    """Return the call of a layer or an operation that a node of a functional model's graph stands for."""
-    return Call(node.operation, node.input_tensors, node.outputs, node.arguments.kwargs.get("training"))
+@explain_missing_names()
+def calls(model: keras.Model) -> list[Call]:
+    """Return the calls of layers and operations in a functional model, without those inside its layers."""
+    nodes = [node for of_depth in functional_of(model)._nodes_by_depth.values() for node in of_depth]
+    return [
+        Call(node.operation, node.input_tensors, node.outputs, node.arguments.kwargs.get("training"))
+        for node in nodes
+    ]
 
 
+@explain_missing_names()
 def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> keras.Model:
-    """Clone a functional model, with `copy_of(layer)` for each layer."""
+    """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
     copies: dict[int, keras.Layer] = {}
 
     def copy_once(layer: keras.Layer) -> keras.Layer:
@@ -87,7 +97,8 @@ def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> 
             copies[id(layer)] = copy_of(layer)
         return copies[id(layer)]
 
-    inputs, outputs = inputs_and_outputs(functional_of(model))
+    functional = functional_of(model)
+    inputs, outputs = functional._inputs_struct, functional._outputs_struct
     # Keras would name them after the tensors rather than the layers, by which data in a dict is matched.
     like = keras.tree.map_structure(
         lambda one: keras.Input(

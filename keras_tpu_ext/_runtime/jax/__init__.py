@@ -5,7 +5,7 @@ from typing import cast
 from keras_tpu_ext._runtime.common.protocols import MessageTerms, Ops, Runtime
 from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, progress, training_state
 from keras_tpu_ext._runtime.jax.step import TrainStep
-from keras_tpu_ext._runtime.keras3.addons import import_addons
+from keras_tpu_ext._runtime.keras3 import import_addons
 from keras_tpu_ext._runtime.training import models, policies
 
 message_terms = MessageTerms(

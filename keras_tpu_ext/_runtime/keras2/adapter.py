@@ -10,14 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_fraction
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
 from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, takes_own_mean
 from keras_tpu_ext._runtime.training import models
 from keras_tpu_ext._runtime.training.batch import Batch
@@ -56,12 +55,10 @@ def _is_known(thing: Any) -> bool:
 class Keras2Adapter:
     """The `TensorFlowAdapter` of Keras 2."""
 
-    compile_arguments = staticmethod(models.compile_arguments)
     probabilities_taken_for_logits = staticmethod(models.probabilities_taken_for_logits)
-
-    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options for Keras's own `compile`."""
-        return options
+    exclude_padding = staticmethod(batch_statistics.exclude_padding)
+    build_for = staticmethod(optimizers.build)
+    apply_gradients = staticmethod(optimizers.apply_summed)
 
     def make_exact(self, model: Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics by exact ones."""
@@ -110,10 +107,6 @@ class Keras2Adapter:
         compiled = [*model.compiled_loss.metrics, *model.compiled_metrics.metrics]
         return [metric for metric in model.metrics if all(metric is not other for other in compiled)]
 
-    def exclude_padding(self, model: Model) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which layers learn only from the examples of the batch."""
-        return batch_statistics.exclude_padding(model)
-
     def layer_losses(self, model: Model) -> list[tf.Tensor]:
         """Return the current `add_loss` terms of layers."""
         return [loss for layer in model._flatten_layers() for loss in layer._eager_losses]
@@ -143,20 +136,6 @@ class Keras2Adapter:
     def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[Any]:
         """Undo `scale_loss`, which an optimizer of Keras 2 leaves to whoever computes the gradients."""
         return optimizer.get_unscaled_gradients(gradients) if optimizers.scales(optimizer) else gradients
-
-    def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-        """Create the variables of `optimizer`, outside the graph."""
-        optimizers.build(optimizer, variables)
-
-    def apply_gradients(
-        self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
-    ) -> None:
-        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
-        optimizers.apply_summed(optimizer, gradients, variables)
-
-    def count_skipped(self, optimizer: Optimizer) -> None:
-        """Count a skipped step, as Keras 2's own `LossScaleOptimizer` does."""
-        assign_replicated(optimizer.iterations, tf.convert_to_tensor(optimizer.iterations) + 1)
 
 
 def _elements_of_examples(unreduced: tf.Tensor) -> tf.Tensor:

@@ -21,12 +21,7 @@ _exists: Any = private("keras.src.utils.file_utils:exists")
 class Keras3Adapter:
     """The `KerasAdapter` of Keras 3."""
 
-    compile_arguments = staticmethod(models.compile_arguments)
     probabilities_taken_for_logits = staticmethod(models.probabilities_taken_for_logits)
-
-    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Keep Keras from wrapping the optimizer under mixed_float16: the step scales the loss itself."""
-        return {**options, "auto_scale_loss": False}
 
     def make_exact(self, model: keras.Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics by exact ones."""

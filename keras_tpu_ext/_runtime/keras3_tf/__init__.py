@@ -4,7 +4,7 @@ from typing import cast
 
 from keras_tpu_ext._runtime.common.protocols import Ops, Runtime
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import sum_when_read as _sum_when_read
-from keras_tpu_ext._runtime.keras3.addons import import_addons
+from keras_tpu_ext._runtime.keras3 import import_addons
 from keras_tpu_ext._runtime.keras3_tf import ops, training_state
 from keras_tpu_ext._runtime.keras3_tf.step import TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, probes, progress

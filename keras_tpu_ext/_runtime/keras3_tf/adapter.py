@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -43,16 +43,11 @@ install([(keras.Variable, "keras.Variable.__int__", functools.partial(number_of_
 install([(keras.Variable, "keras.Variable.__float__", functools.partial(number_of_replicated, float))])
 
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
 class Keras3TensorFlowAdapter(Keras3Adapter):
     """The `TensorFlowAdapter` of Keras 3."""
 
-    def own_layers(self, model: Model) -> list[str]:
-        """Return the names of layers and operations that are not known to process each example independently."""
-        return own_layers(model)
+    own_layers = staticmethod(own_layers)
+    apply_gradients = staticmethod(apply_summed)
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""
@@ -126,15 +121,6 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         if not optimizer.built:
             with tf.init_scope():
                 optimizer.build(variables)
-
-    def apply_gradients(
-        self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
-    ) -> None:
-        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
-        apply_summed(optimizer, gradients, variables)
-
-    def count_skipped(self, optimizer: Optimizer) -> None:
-        """Do nothing: Keras 3 does not count skipped steps."""
 
 
 def _recording_patch(layer: Layer) -> Patch:

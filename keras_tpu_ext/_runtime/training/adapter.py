@@ -6,8 +6,8 @@ A model holds one adapter, which is stateless.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import (
@@ -27,14 +27,8 @@ from keras_tpu_ext._runtime.training.batch import Batch
 class KerasAdapter(Protocol):
     """What `compile`, `fit` and saving need to know about a Keras version."""
 
-    def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
-        """Return the arguments of a call of `keras.Model.compile` by name."""
-
     def probabilities_taken_for_logits(self, model: Model) -> list[str]:
         """Return a message for each softmax or sigmoid output of a compiled `model` whose loss expects logits."""
-
-    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options for Keras's own `compile`."""
 
     def make_exact(self, model: Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics of `model` by exact ones."""
@@ -47,10 +41,6 @@ class KerasAdapter(Protocol):
 
     def write_patches(self, callback: Callback, save_weights: Callable[[str], None]) -> list[Patch]:
         """Return patches with which one of Keras's callbacks takes part in saving but writes nothing."""
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 class TensorFlowAdapter(KerasAdapter, Protocol):
@@ -96,9 +86,6 @@ class TensorFlowAdapter(KerasAdapter, Protocol):
         self, optimizer: Optimizer, gradients: Sequence[Tensor], variables: Sequence[Variable]
     ) -> None:
         """Let `optimizer` clip and apply gradients that are already summed over replicas."""
-
-    def count_skipped(self, optimizer: Optimizer) -> None:
-        """Count a skipped step of `optimizer`, if that Keras does."""
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.compile_utils import is_of_keras
 from keras_tpu_ext._runtime.training.denominator import no_tokens
@@ -32,6 +34,13 @@ class CompileOptions(NamedTuple):
     weights_by_tokens: bool  # whether tokens weight these batches, and not examples
     auto_steps: bool  # whether to find `steps_per_execution` while training
     given: Mapping[str, Any]  # what was given, other than defaults, to compile the model again after loading it
+
+
+def compile_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+    """Return the arguments of a call of `keras.Model.compile` by name, including those in Keras 2's `**kwargs`."""
+    given = inspect.signature(keras.Model.compile).bind_partial(None, *args, **kwargs).arguments
+    given.update(given.pop("kwargs", {}))
+    return {name: value for name, value in given.items() if name != "self"}
 
 
 def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) -> CompileOptions:

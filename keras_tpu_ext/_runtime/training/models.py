@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_tpu_ext._runtime import compat
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
-from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Layer, Loss, Model, Nest
+from keras_tpu_ext._runtime.compat import calls as calls
+from keras_tpu_ext._runtime.compat import clone as clone
 from keras_tpu_ext._runtime.compat import draws_random_numbers as draws_random_numbers
 from keras_tpu_ext._runtime.compat import functional_of, keras, tree
+from keras_tpu_ext._runtime.compat import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime.compat import is_compiled as is_compiled
 from keras_tpu_ext._runtime.compat import path_of as path_of
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session as reopened_by_clear_session
@@ -21,33 +21,6 @@ from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as nam
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
 
 _SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v2: as `tf.nn.softmax` calls itself
-
-
-def compile_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments of a call of `keras.Model.compile` by name, including those in Keras 2's `**kwargs`."""
-    given = inspect.signature(keras.Model.compile).bind_partial(None, *args, **kwargs).arguments
-    given.update(given.pop("kwargs", {}))
-    return {name: value for name, value in given.items() if name != "self"}
-
-
-@explain_missing_names()
-def inputs_and_outputs(model: Model) -> tuple[Nest, Nest] | None:
-    """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
-    functional = functional_of(model)
-    return None if functional is None else compat.inputs_and_outputs(functional)
-
-
-@explain_missing_names()
-def calls(model: Model) -> list[Call]:
-    """Return the calls of layers and operations in a functional model, without those inside its layers."""
-    nodes_by_depth = functional_of(model)._nodes_by_depth
-    return [compat.call_of(node) for nodes in nodes_by_depth.values() for node in nodes]
-
-
-@explain_missing_names()
-def clone(model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
-    """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
-    return compat.clone(model, copy_of)
 
 
 @explain_missing_names()
