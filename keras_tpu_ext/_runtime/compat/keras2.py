@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,6 +40,7 @@ _enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable:en
 _BaseRandomLayer: Any = private("engine.base_layer:BaseRandomLayer")
 Functional: Any = private("engine.functional:Functional")
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer")
+policy_of = keras.mixed_precision.Policy
 MULTI_HEAD = (keras.layers.MultiHeadAttention,)
 
 
@@ -53,11 +54,6 @@ def compiled_with(model: Model) -> dict[str, Any] | None:
     if getattr(model, "_compile_config", None) is None:
         return None
     return {name: value for name, value in model._compile_config.config.items() if value is not None}
-
-
-def is_compiled(model: Model) -> bool:
-    """Return True if `compile` was called."""
-    return bool(model._is_compiled)
 
 
 def functional_of(model: Model) -> Any:
@@ -94,11 +90,6 @@ def draws_random_numbers(layer: Layer) -> bool:
     return isinstance(layer, _BaseRandomLayer)
 
 
-def class_name(layer: Layer) -> str:
-    """Return the name under which Keras exports the class of `layer`."""
-    return type(layer).__name__
-
-
 def compute_dtype(layer: Layer) -> str:
     """Return the dtype in which `layer` computes: an operation, in that of its inputs, whatever the policy says."""
     return dtype_of(layer.get_output_at(0)) if hasattr(layer, "function") else str(layer.compute_dtype)
@@ -107,11 +98,6 @@ def compute_dtype(layer: Layer) -> str:
 def fuses_attention(layer: Layer) -> bool:
     """Return False: no attention of Keras 2 is fused."""
     return False
-
-
-def softmax_operations(parts: Sequence[Layer]) -> list[tuple[str, str, str]]:
-    """Return an empty list: on Keras 2 each operation in a functional model is a layer."""
-    return []
 
 
 def loss_dtype(loss: Any, output: Tensor | None) -> str:
@@ -146,11 +132,6 @@ def functional_members(cls: type[Model]) -> dict[str, object]:
         init(self, inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
 
     return {"__init__": functional_init}
-
-
-def policy_of(name: str) -> Any:
-    """Return the dtype policy called `name`."""
-    return keras.mixed_precision.Policy(name)
 
 
 def record_gradient(optimizer: Optimizer, gradient: tf.Tensor | tf.IndexedSlices, variable: Variable) -> None:
@@ -213,7 +194,7 @@ def dtype_of(variable: Variable) -> str:
 
 
 def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
-    """Return a variable that no gradient changes."""
+    """Return a variable that no gradient changes; with `per_replica`, each replica's own, and read as their sum."""
     kind = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
     if per_replica:
         kind = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}

@@ -22,8 +22,6 @@ _AutocastScope: Any = private("keras.src.backend.common.variables:AutocastScope"
 _get_keras_mask: Any = private("keras.src.backend.common.masking:get_keras_mask")
 _set_keras_mask: Any = private("keras.src.backend.common.masking:set_keras_mask")
 _in_symbolic_scope: Any = private("keras.src.backend:in_symbolic_scope")
-_LogSoftmax: Any = private("keras.src.ops.nn:LogSoftmax")
-_Softmax: Any = private("keras.src.ops.nn:Softmax")
 Functional: Any = private("keras.src.models.functional:Functional")
 
 VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
@@ -32,6 +30,7 @@ DIVIDES_REGULARIZERS = VERSION >= (3, 14)
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+policy_of = keras.dtype_policies.get
 PyDataset = keras.utils.PyDataset
 ops = keras.ops
 tree = keras.tree
@@ -54,11 +53,6 @@ def builtin_models() -> tuple[type[Model], ...]:
 def compiled_with(model: Model) -> dict[str, Any] | None:
     """Return the arguments with which `model` was compiled; `None` if it was not."""
     return dict(model._compile_config.config) if model.compiled else None
-
-
-def is_compiled(model: keras.Model) -> bool:
-    """Return True if `compile` was called."""
-    return bool(model.compiled)
 
 
 def functional_of(model: keras.Model) -> Any:
@@ -115,12 +109,6 @@ def draws_random_numbers(layer: keras.Layer) -> bool:
     return any(isinstance(value, keras.random.SeedGenerator) for value in vars(layer).values())
 
 
-def class_name(layer: keras.Layer) -> str:
-    """Return the name under which Keras exports the class of `layer`."""
-    name = type(layer).__name__
-    return "GroupQueryAttention" if name == "GroupedQueryAttention" else name
-
-
 def compute_dtype(layer: keras.Layer) -> str:
     """Return the dtype in which `layer` computes."""
     return str(layer.compute_dtype)
@@ -130,13 +118,6 @@ def fuses_attention(layer: keras.Layer) -> bool:
     """Return whether an attention is fused, and its softmax in float32: without dropout and scores."""
     returns_scores = any(node.arguments.kwargs.get("return_attention_scores") for node in layer._inbound_nodes)
     return not returns_scores and layer.get_config().get("dropout", 0) <= 0
-
-
-def softmax_operations(parts: Sequence[keras.Layer]) -> list[tuple[str, str, str]]:
-    """Return name, class name and dtype of each softmax between the layers of the functional models in `parts`."""
-    operations = [operation for part in parts if isinstance(part, Functional) for operation in part.operations]
-    softmaxes = [operation for operation in operations if isinstance(operation, (_Softmax, _LogSoftmax))]
-    return [(one.name, type(one).__name__, str(one.output.dtype)) for one in softmaxes]
 
 
 def loss_dtype(loss: Any, output: Tensor | None) -> str:
@@ -160,11 +141,6 @@ def save_as(variant: type[Model], cls: type[Model]) -> None:
 def functional_members(cls: type[Model]) -> dict[str, object]:
     """Return an empty dict: Keras 3 recreates a functional variant of `cls` by its `__init__` as it is."""
     return {}
-
-
-def policy_of(name: str) -> keras.DTypePolicy:
-    """Return the dtype policy called `name`."""
-    return keras.dtype_policies.get(name)
 
 
 def record_gradient(optimizer: keras.Optimizer, gradient: Tensor, variable: keras.Variable) -> None:
@@ -214,9 +190,7 @@ def scale_of(optimizer: keras.Optimizer) -> Tensor | None:
 
 def execution(first: int, last: int, iterator: Any) -> tuple[Any, ...]:
     """Return an execution of an epoch, of the batches `first` to `last`, in the form that Keras's loops unpack."""
-    if VERSION < (3, 11):
-        return first, iterator
-    return first, last, iterator
+    return (first, iterator) if VERSION < (3, 11) else (first, last, iterator)
 
 
 def end_names_last_batch() -> bool:
@@ -247,14 +221,7 @@ def dtype_of(variable: Variable) -> str:
 
 
 def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
-    """Return a variable that no gradient changes.
-
-    Args:
-        value: Its initial value.
-        dtype: Its dtype.
-        name: Its name.
-        per_replica: Whether each replica has its own value, and reading the variable elsewhere returns their sum.
-    """
+    """Return a variable that no gradient changes; with `per_replica`, each replica's own, and read as their sum."""
     kind = {"aggregation": "only_first_replica"}
     if per_replica:
         # Before Keras 3.10 see `sum_when_read`.
@@ -285,12 +252,7 @@ def loss_tracker_of(model: Model) -> Any:
 
 
 def moments_patches(layers: Sequence[Layer], moments: Callable[..., Any]) -> list[Patch]:
-    """Return the patches of batch normalisations, for `patched`.
-
-    Args:
-        layers: Any layers.
-        moments: Takes the layer, Keras's own method, inputs and mask, and returns mean and variance.
-    """
+    """Return patches by which `moments` gets a batch normalisation, Keras's own method, inputs and mask."""
 
     def of(layer: Layer) -> Callable[[Any], Any]:
         return lambda stock: lambda inputs, mask: moments(layer, stock, inputs, mask)
@@ -300,11 +262,6 @@ def moments_patches(layers: Sequence[Layer], moments: Callable[..., Any]) -> lis
 
 
 def regularizer_patches(layers: Sequence[Layer], regulariser: Callable[[Any], Any]) -> list[Patch]:
-    """Return the patches of activity regularisers, for `patched`.
-
-    Args:
-        layers: Any layers.
-        regulariser: Takes a regulariser and returns its replacement.
-    """
+    """Return patches by which `regulariser` gets an activity regulariser, and returns its replacement."""
     regularised = [layer for layer in layers if layer.activity_regularizer is not None]
     return [(layer, "a layer's activity_regularizer", regulariser) for layer in regularised]

@@ -63,7 +63,7 @@ class Keras2Adapter:
     def make_exact(self, model: Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics by exact ones."""
         model.compiled_loss = ExactLosses.of(model.compiled_loss)
-        ExactMetrics.take_over(model.compiled_metrics)
+        ExactMetrics.attach(model.compiled_metrics)
 
     def build_optimizer(self, model: Model) -> None:
         """Make the optimizer's variables; with several optimizers, only the user's step knows which each updates."""

@@ -34,7 +34,7 @@ class ExactMetrics(_MetricsContainer):
     """
 
     @classmethod
-    def take_over(cls, compiled: Any) -> None:
+    def attach(cls, compiled: Any) -> None:
         """Turn the container that `compile` has created into this class."""
         compiled.__class__ = cls
 

@@ -25,7 +25,7 @@ _KNOWN = ("keras", "tf_keras", "tensorflow_addons")
 def apply_summed(optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
     """Let `optimizer` clip and apply gradients that are already summed over replicas; call it in a replica."""
     pairs = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
-    if _can_be_told(optimizer):
+    if _takes_summed(optimizer):
         optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
         return
     # A user's own optimizer without such an argument sums over replicas again.
@@ -46,7 +46,7 @@ def without_gradients_of_its_own(optimizer: Optimizer) -> Any:
     return optimizer
 
 
-def _can_be_told(optimizer: Optimizer) -> bool:
+def _takes_summed(optimizer: Optimizer) -> bool:
     parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
     return any(p.name == "experimental_aggregate_gradients" or p.kind is p.VAR_KEYWORD for p in parameters)
 

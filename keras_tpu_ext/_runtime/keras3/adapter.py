@@ -30,7 +30,7 @@ class Keras3Adapter:
         if compiled is not None and not isinstance(compiled, ExactCompileLoss):
             model._compile_loss = ExactCompileLoss.of(compiled, batch)
         if model._compile_metrics is not None:
-            ExactMetrics.take_over(model._compile_metrics, batch)
+            ExactMetrics.attach(model._compile_metrics, batch)
 
     def build_optimizer(self, model: keras.Model) -> None:
         """Make the optimizer's variables."""

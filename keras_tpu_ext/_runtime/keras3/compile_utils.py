@@ -61,7 +61,7 @@ class ExactMetrics(CompileMetrics):
     _batch: Batch
 
     @classmethod
-    def take_over(cls, compiled: CompileMetrics, batch: Batch) -> None:
+    def attach(cls, compiled: CompileMetrics, batch: Batch) -> None:
         """Turn the metrics that `compile` has created into this class."""
         compiled.__class__ = cls
         vars(compiled)["_batch"] = batch

@@ -150,11 +150,11 @@ def _moments(
         mean, variance, _ = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
     else:
         mean, variance = stock(inputs, zero_invalid_rows(mask))
-    there = has_any_example()
-    if there is None:
+    has_any = has_any_example()
+    if has_any is None:
         return mean, variance
-    kept = tf.cast(layer.moving_mean.value, mean.dtype), tf.cast(layer.moving_variance.value, variance.dtype)
-    return (
-        tf.where(there, mean, tf.reshape(kept[0], tf.shape(mean))),
-        tf.where(there, variance, tf.reshape(kept[1], tf.shape(variance))),
-    )
+
+    def or_moving(value: tf.Tensor, moving: keras.Variable) -> tf.Tensor:
+        return tf.where(has_any, value, tf.reshape(tf.cast(moving.value, value.dtype), tf.shape(value)))
+
+    return or_moving(mean, layer.moving_mean), or_moving(variance, layer.moving_variance)

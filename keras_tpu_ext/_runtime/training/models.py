@@ -8,12 +8,11 @@ from typing import Any
 from keras_tpu_ext._runtime import compat
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
 from keras_tpu_ext._runtime.common.types import Layer, Loss, Model, Nest
+from keras_tpu_ext._runtime.compat import Functional, functional_of, keras, tree
 from keras_tpu_ext._runtime.compat import calls as calls
 from keras_tpu_ext._runtime.compat import clone as clone
 from keras_tpu_ext._runtime.compat import draws_random_numbers as draws_random_numbers
-from keras_tpu_ext._runtime.compat import functional_of, keras, tree
 from keras_tpu_ext._runtime.compat import inputs_and_outputs as inputs_and_outputs
-from keras_tpu_ext._runtime.compat import is_compiled as is_compiled
 from keras_tpu_ext._runtime.compat import path_of as path_of
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session as reopened_by_clear_session
 from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
@@ -21,6 +20,11 @@ from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as nam
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
 
 _SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v2: as `tf.nn.softmax` calls itself
+
+
+def is_compiled(model: Model) -> bool:
+    """Return True if `compile` was called."""
+    return compat.compiled_with(model) is not None
 
 
 @explain_missing_names()
@@ -90,8 +94,11 @@ def softmaxes(model: Model) -> list[tuple[str, str, str]]:
     # These create their own Softmax, whose dtype the user cannot set.
     owned = {id(getattr(layer, "_softmax", None)) for layer in layers if isinstance(layer, compat.MULTI_HEAD)}
     found = [layer for layer in layers if id(layer) not in owned and _computes_softmax(layer)]
-    described = [(layer.name, compat.class_name(layer), compat.compute_dtype(layer)) for layer in found]
-    return described + compat.softmax_operations([model, *layers])
+    described = [(layer.name, _class_name(layer), compat.compute_dtype(layer)) for layer in found]
+    functionals = [part for part in (model, *layers) if isinstance(part, Functional)]
+    operations = [one for part in functionals for one in getattr(part, "operations", ())]  # Keras 2 has layers only
+    softmaxes = [one for one in operations if _class_name(one) in ("Softmax", "LogSoftmax") and one not in layers]
+    return described + [(one.name, _class_name(one), str(one.output.dtype)) for one in softmaxes]
 
 
 def losses(model: Model) -> list[tuple[str, str, str, str]]:
@@ -129,6 +136,10 @@ def metrics(model: Model) -> list[tuple[str, str, str]]:
 
 def _layer_of(tensor: Any) -> Layer:
     return tensor._keras_history[0]
+
+
+def _class_name(layer: Layer) -> str:
+    return type(layer).__name__.replace("GroupedQuery", "GroupQuery")  # as Keras exports it
 
 
 def _activation(layer: Layer) -> str:
