@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer
-from keras_tpu_ext._runtime.compat.keras2 import keras, private
+from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
@@ -131,11 +131,11 @@ class Keras2Adapter:
 
     def scale_loss(self, optimizer: Optimizer, loss: tf.Tensor) -> tf.Tensor:
         """Return the loss times the scale of an optimizer that scales it."""
-        return optimizer.get_scaled_loss(loss) if optimizers.scales(optimizer) else loss
+        return optimizer.get_scaled_loss(loss) if isinstance(optimizer, LossScaleOptimizer) else loss
 
     def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[Any]:
         """Undo `scale_loss`, which an optimizer of Keras 2 leaves to whoever computes the gradients."""
-        return optimizer.get_unscaled_gradients(gradients) if optimizers.scales(optimizer) else gradients
+        return optimizer.get_unscaled_gradients(gradients) if isinstance(optimizer, LossScaleOptimizer) else gradients
 
 
 def _elements_of_examples(unreduced: tf.Tensor) -> tf.Tensor:

@@ -16,11 +16,11 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2 import optimizer as _optimizer
 from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
 from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
 from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
 from keras_tpu_ext._runtime.keras2.loss import LocalLosses
+from keras_tpu_ext._runtime.keras2.optimizer import check_computes_no_gradients
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
@@ -110,8 +110,9 @@ class Keras2Program(TensorFlowProgram):
 
     def _one_optimizer(self, optimizer: Optimizer) -> Optimizer:
         optimizer = keras.optimizers.get(optimizer)
-        has_own_step = self.leaves_scaling_to_its_optimizer()
-        return optimizer if has_own_step else _optimizer.without_gradients_of_its_own(optimizer)
+        if not self.leaves_scaling_to_its_optimizer():
+            check_computes_no_gradients(optimizer)
+        return optimizer
 
     def leaves_scaling_to_its_optimizer(self) -> bool:
         """Return whether the model has a `train_step` of its own."""
