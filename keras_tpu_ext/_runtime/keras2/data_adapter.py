@@ -38,7 +38,8 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
     leaves = tf.nest.flatten(first)
     second = tf.nest.flatten(batches[1]) if len(batches) > 1 else leaves
     positions = [i for i, leaf in enumerate(leaves) if leaf is not None]
-    signature = tuple(tf.TensorSpec(_common(leaves[i].shape, second[i].shape), leaves[i].dtype) for i in positions)
+    shapes = [tf.TensorShape(leaves[i].shape).most_specific_compatible_shape(second[i].shape) for i in positions]
+    signature = tuple(tf.TensorSpec(shape, leaves[i].dtype) for shape, i in zip(shapes, positions, strict=True))
 
     def one_pass() -> Iterator[tuple[Any, ...]]:
         order = list(range(len(batches)))
@@ -64,13 +65,6 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
     if isinstance(batches, IndexedBatches):  # whose passes may begin in the middle
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
-
-
-def _common(one: tuple[int, ...], other: tuple[int, ...]) -> list[int | None] | None:
-    """Return the shape that two shapes have in common; a dimension in which they differ is `None`."""
-    if len(one) != len(other):
-        return None
-    return [size if size == again else None for size, again in zip(one, other, strict=True)]
 
 
 def _with_tuples(batch: Nest) -> Any:

@@ -5,9 +5,9 @@ from typing import cast
 from keras_tpu_ext._runtime.common.protocols import Ops, Runtime
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import sum_when_read as _sum_when_read
 from keras_tpu_ext._runtime.keras3 import import_addons
-from keras_tpu_ext._runtime.keras3_tf import ops, training_state
+from keras_tpu_ext._runtime.keras3_tf import training_state
 from keras_tpu_ext._runtime.keras3_tf.step import TrainStep
-from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, probes, progress
+from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, ops, probes, progress
 from keras_tpu_ext._runtime.training import models, policies
 
 _sum_when_read()
