@@ -1,8 +1,4 @@
-"""Layers of Keras 2 that learn something from a batch as a whole: rows that are not examples do not count.
-
-A row is not an example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded. Batch
-normalisation takes its statistics, and activity regularisers their sums, from the examples only.
-"""
+"""Batch normalisation and activity regularisers of Keras 2, without rows that are padded or stand in for none."""
 
 from __future__ import annotations
 

@@ -30,10 +30,8 @@ def replace_padded_batches(call: FitCall) -> None:
 
 
 def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
-    """Return a dataset of the batches of a `Sequence`, in a new order in each pass if `shuffle`.
-
-    As in Keras 3, its first two batches show the dimensions whose size varies.
-    """
+    """Return a dataset of the batches of a `Sequence`, in a new order in each pass if `shuffle`."""
+    # As in Keras 3, the first two batches show the dimensions whose size varies.
     first = _with_tuples(batches[0])
     leaves = tf.nest.flatten(first)
     second = tf.nest.flatten(batches[1]) if len(batches) > 1 else leaves

@@ -27,11 +27,7 @@ _MetricsContainer: Any = private("engine.compile_utils:MetricsContainer")
 
 
 class ExactMetrics(_MetricsContainer):
-    """A `MetricsContainer` that counts only rows that are examples in any metric, weighted or not.
-
-    Keras's own metrics give a padded row the weight zero, which keeps every shape static. Other metrics may use
-    weights in any way, or not at all; they get only the rows of examples.
-    """
+    """A `MetricsContainer` that counts only rows that are examples in any metric, weighted or not."""
 
     @classmethod
     def attach(cls, compiled: Any) -> None:

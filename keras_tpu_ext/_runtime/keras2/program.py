@@ -99,11 +99,7 @@ class Keras2Program(TensorFlowProgram):
         return super()._updated_metrics(x, y, y_pred, sample_weight)
 
     def optimizers(self, stock: Callable[[Any], Any], optimizer: Optimizer) -> Any:
-        """Return the optimizer or optimizers, wrapped for mixed_float16 as by Keras if the step is not ours.
-
-        A user's own `train_step` scales the loss by the methods of that wrapper, as Keras's guide says; our step
-        scales it itself.
-        """
+        """Return the optimizer or optimizers, wrapped by Keras for mixed_float16 if a user's step scales the loss."""
         if self.leaves_scaling_to_its_optimizer() and not self.scales_loss:
             return stock(optimizer)
         return tf.nest.map_structure(self._one_optimizer, optimizer)
@@ -136,11 +132,7 @@ class Keras2Program(TensorFlowProgram):
         override(model, "_distribution_strategy", strategy)
 
     def prepare(self, call: FitCall) -> None:
-        """Let Keras read padded batches as such.
-
-        Raises:
-            ScopeError: If layers were built by a call after the block.
-        """
+        """Let Keras read padded batches as such; refuse layers that were built by a call after the block."""
         _check_variables(self.model, self.model.distribute_strategy)
         replace_padded_batches(call)
 

@@ -51,11 +51,7 @@ class Keras3LocalLoss(LocalLoss):
 
 
 class ExactMetrics(CompileMetrics):
-    """A `CompileMetrics` that does not count padded rows in any metric, weighted or not.
-
-    Keras's own metrics give such a row the weight zero, which keeps every shape static. Other metrics may use weights
-    in any way, or not at all; they get only the rows of examples.
-    """
+    """A `CompileMetrics` that does not count padded rows in any metric, weighted or not."""
 
     knows_padding = True
     _batch: Batch

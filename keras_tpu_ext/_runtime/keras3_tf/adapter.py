@@ -84,11 +84,9 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
 
     @contextlib.contextmanager
     def record_layer_losses(self, model: Model) -> Iterator[None]:
-        """Within the block, `add_loss` terms of this replica are added to `BATCH.layer_losses`.
-
-        A layer keeps its terms until its next call, which may be another replica's: replicas take turns at every
-        sum over replicas, and a synchronized batch normalization has one in the middle of the forward pass.
-        """
+        """Within the block, `add_loss` terms of this replica are added to `BATCH.layer_losses`."""
+        # A layer keeps its terms until its next call, which may be another replica's: replicas take turns at every
+        # sum over replicas, and a synchronized batch normalization has one in the middle of the forward pass.
         BATCH.layer_losses = []
         with patched([_recording_patch(layer) for layer in model._flatten_layers()]):
             yield
@@ -113,11 +111,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         return gradients
 
     def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-        """Create the variables of `optimizer` before the graph.
-
-        In a graph, TensorFlow would trace twice and keep both traces behind a condition; in a loop they would have no
-        shape.
-        """
+        """Create the variables of `optimizer` before the graph, which would be traced twice, into a condition."""
         if not optimizer.built:
             with tf.init_scope():
                 optimizer.build(variables)

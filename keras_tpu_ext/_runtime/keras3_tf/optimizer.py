@@ -57,11 +57,8 @@ _VIEW_MEMBERS = {
 
 
 def without_all_reduce(optimizer: Optimizer) -> Optimizer:
-    """Return a view of `optimizer`, with its state, that takes gradients already summed over replicas.
-
-    Keras's optimizers sum over replicas inside `apply`. This view can go when `apply` has an argument that says that
-    its gradients are reduced, as in Keras 2 (`skip_gradients_aggregation`).
-    """
+    """Return a view of `optimizer`, with its state, that does not sum gradients over replicas inside `apply`."""
+    # It can go when `apply` has an argument for this, as in Keras 2 (`skip_gradients_aggregation`).
     optimizer_class: Any = type(optimizer)
     view = object.__new__(_view_class(optimizer_class))
     object.__setattr__(view, "__dict__", optimizer.__dict__)

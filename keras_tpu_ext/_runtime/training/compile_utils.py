@@ -223,6 +223,9 @@ def update_metric(
 ) -> None:
     """Update a metric with the examples of a batch that may be padded, or split over replicas.
 
+    Keras's own metrics give a padded row the weight zero, which keeps every shape static. Other metrics may use
+    weights in any way, or not at all; they get only the rows of examples.
+
     Args:
         metric: The metric.
         batch: The batch.
