@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common import missing_names
 from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.compat import keras2_ops
 
 keras: Any = tf.keras
 PyDataset = keras.utils.Sequence
@@ -31,6 +32,7 @@ def private(name: str) -> Any:
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
+ops = keras2_ops
 COMPILE_OPTIONS: dict[str, object] = {}
 COUNTS_SKIPPED_STEPS = True  # whether a `LossScaleOptimizer` counts skipped steps like any others
 
