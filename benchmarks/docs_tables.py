@@ -340,11 +340,11 @@ def patches() -> Iterator[str]:
     for lifetime, meaning in table["LIFETIMES"].items():
         yield f"- `{lifetime}`: {meaning}"
     yield ""
-    yield "| place | reason | lifetime | owner |"
+    yield "| attribute | reason | lifetime | owner |"
     yield "| --- | --- | --- | --- |"
-    for row, places in itertools.groupby(table["PLACES"], lambda place: place[1:]):
+    for row, rows in itertools.groupby(table["PATCHED"], lambda row: row[1:]):
         reason, lifetime, owner = row
-        names = ", ".join(f"`{place.name}`" for place in places)
+        names = ", ".join(f"`{one.name}`" for one in rows)
         yield f"| {names} | {reason} | {lifetime} | `{owner}` |"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.common.patch_table import LIFETIMES, PLACES
+from keras_tpu_ext._runtime.common.patch_table import LIFETIMES, PATCHED
 from keras_tpu_ext._runtime.training.model import ExactModel
 from kind_of_keras import IMPORT_KERAS, IS_KERAS2
 
@@ -87,9 +87,9 @@ print(json.dumps([others, inside]))
 """
 
 
-def own_name(place):
-    """Return the name that a place has by its module or class itself; `None` if this runtime has no such place."""
-    path, _, attribute = place.rpartition(".")
+def own_name(name):
+    """Return the name that an attribute has by its module or class itself; `None` if this runtime has none."""
+    path, _, attribute = name.rpartition(".")
     if IS_KERAS2:
         path = re.sub("^keras", kte._runtime.keras.Model.__module__.partition(".")[0], path)
     parts = path.split(".")
@@ -109,7 +109,7 @@ def test_after_scopes_only_what_stays_for_the_process_is_patched():
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     others, inside = json.loads(done.stdout.splitlines()[-1])
-    staying = [place.name for place in PLACES if place.lifetime == "process" and " " not in place.name]
+    staying = [row.name for row in PATCHED if row.lifetime == "process" and " " not in row.name]
     assert set(others) <= {own_name(name) for name in staying}
     assert set(inside) <= {name.rpartition(".")[2] for name in staying}
 
@@ -215,12 +215,12 @@ def test_an_error_in_a_block_takes_the_patches_back(scope3):
 
 @once
 def test_rows_are_complete():
-    assert {place.lifetime for place in PLACES} == set(LIFETIMES)
-    assert len({place.name for place in PLACES}) == len(PLACES)
-    texts = {place.owner: (FILES / "_runtime" / place.owner).read_text(encoding="utf-8") for place in PLACES}
-    lost = [place for place in PLACES if re.split("[. ]", place.name)[-1] not in texts[place.owner]]
+    assert {row.lifetime for row in PATCHED} == set(LIFETIMES)
+    assert len({row.name for row in PATCHED}) == len(PATCHED)
+    texts = {row.owner: (FILES / "_runtime" / row.owner).read_text(encoding="utf-8") for row in PATCHED}
+    lost = [row for row in PATCHED if re.split("[. ]", row.name)[-1] not in texts[row.owner]]
     assert not lost
-    assert all(place.reason and len(place.reason) < 90 for place in PLACES)
+    assert all(row.reason and len(row.reason) < 90 for row in PATCHED)
 
 
 @once

@@ -6,7 +6,7 @@ ignores signs, such as plain Keras, sees a weight of zero, and so also leaves th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_tpu_ext._runtime.common.types import Dataset, Nest, Tensor
 
@@ -25,7 +25,7 @@ class UnweightedPaddedBatch(PaddedBatch):
     """A padded batch without its own sample weights: they are one in real rows, minus zero in padded ones."""
 
 
-def without_own_weights(data: Nest) -> Nest:
+def without_own_weights(data: Nest) -> Any:
     """Return `data` without sample weights that only mark padded rows."""
     return PaddedBatch(data.x, data.y, None) if isinstance(data, UnweightedPaddedBatch) else data
 

@@ -18,16 +18,16 @@ LIFETIMES = {
 }
 
 
-class Place(NamedTuple):
-    """A place that is patched."""
+class PatchedAttribute(NamedTuple):
+    """An attribute that is patched."""
 
-    name: str  # the full name, which ends with the attribute's
+    name: str  # its full name
     reason: str  # why it is patched; for a lifetime of "process" also why it stays
     lifetime: str  # a key of `LIFETIMES`
     owner: str  # the file in `_runtime` that patches
 
 
-# Under each file its patches: lifetime, places and reason. Of several places the first has its full name.
+# Under each file its patches: lifetime, attributes and reason. Of several attributes the first has its full name.
 _TABLE = """
 training/exact_models.py
   block: keras.Model.__new__: a plain model takes the exact step
@@ -139,8 +139,8 @@ keras2/program.py
 """
 
 
-def _places() -> Iterator[Place]:
-    """Yield each place of the table."""
+def _rows() -> Iterator[PatchedAttribute]:
+    """Yield each attribute of the table."""
     owner = ""
     for row in re.sub(r"\n {4}", " ", _TABLE).strip().splitlines():
         if not row.startswith(" "):
@@ -149,15 +149,17 @@ def _places() -> Iterator[Place]:
         lifetime, names, reason = row.strip().split(": ", 2)
         first, *others = names.split(", ")
         of = first[: -len(re.split("[. ]", first)[-1])]
-        yield from (Place(name, reason, lifetime, owner) for name in [first, *(of + other for other in others)])
+        yield from (
+            PatchedAttribute(name, reason, lifetime, owner) for name in [first, *(of + other for other in others)]
+        )
 
 
-PLACES: tuple[Place, ...] = tuple(_places())
-_ATTRIBUTES = {place.name: re.split("[. ]", place.name)[-1] for place in PLACES}
+PATCHED: tuple[PatchedAttribute, ...] = tuple(_rows())
+_ATTRIBUTES = {row.name: re.split("[. ]", row.name)[-1] for row in PATCHED}
 
 
 def attribute_of(name: str) -> str:
-    """Return the attribute of a place."""
+    """Return the last part of the name of an attribute in the table."""
     if name not in _ATTRIBUTES:
         raise LookupError(f"{name!r} is to be patched, and is not in {__name__}: write it there, with the reason")
     return _ATTRIBUTES[name]

@@ -1,7 +1,7 @@
 """Patch attributes of Keras, TensorFlow and JAX; each patch takes back its own wrapper and nothing else.
 
 A function gets a dispatcher, which calls the original again when the last block has been left: so it may stay inside
-a wrapper that somebody has put round it. Every patched place is in `patch_table.py`.
+a wrapper that somebody has put round it. Every patched attribute is in `patch_table.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.patch_table import attribute_of
 
-# An object, its place in the table, and a function that makes the new attribute from the old one.
+# An object, the name of its attribute in the table, and a function that makes the new attribute from the old one.
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
 _MISSING: Any = object()
@@ -46,11 +46,11 @@ class patched:  # noqa: N801, a context manager like those of contextlib
 
 def install(patches: Sequence[Patch]) -> None:
     """Patch attributes for good; those of classes and modules only once, however often this is called."""
-    for target, place, make in patches:
+    for target, path, make in patches:
         if isinstance(target, (type, types.ModuleType)):
-            _enter(target, place, make)
+            _enter(target, path, make)
         else:  # nothing is to keep somebody's object alive
-            name = attribute_of(place)
+            name = attribute_of(path)
             _set(target, name, make(getattr(target, name)))
 
 
@@ -65,7 +65,7 @@ class _Attribute:
         self.original: Any = None
         self.current: Any = None  # what the dispatcher calls
 
-    def found(self) -> Any:
+    def found(self) -> object:
         """Return the attribute as the object itself has it."""
         return vars(self.target).get(self.name, _MISSING)
 
@@ -83,7 +83,7 @@ class _Attribute:
         self.current = made
         _set(self.target, self.name, self.installed)
 
-    def _kind(self) -> Any:
+    def _kind(self) -> type[classmethod[Any, Any, Any]] | type[staticmethod[Any, Any]] | None:
         if not isinstance(self.target, type):
             return None
         raw = next((vars(cls)[self.name] for cls in self.target.__mro__ if self.name in vars(cls)), None)
@@ -113,8 +113,8 @@ class _Attribute:
 _ATTRIBUTES: dict[tuple[int, str], _Attribute] = {}
 
 
-def _enter(target: Any, place: str, make: Callable[[Any], Any]) -> None:
-    name = attribute_of(place)
+def _enter(target: Any, path: str, make: Callable[[Any], Any]) -> None:
+    name = attribute_of(path)
     with _LOCK:
         known = _ATTRIBUTES.get((id(target), name))
         if known is None or not known.inside:
@@ -128,8 +128,8 @@ def _enter(target: Any, place: str, make: Callable[[Any], Any]) -> None:
 
 def _leave(patches: Sequence[Patch]) -> None:
     with _LOCK:
-        for target, place, _ in reversed(patches):
-            key = id(target), attribute_of(place)
+        for target, path, _ in reversed(patches):
+            key = id(target), attribute_of(path)
             attribute = _ATTRIBUTES[key]
             attribute.inside -= 1
             if not attribute.inside:

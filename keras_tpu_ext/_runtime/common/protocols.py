@@ -37,7 +37,7 @@ ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
 class OpenedStrategy:
     """A distribution strategy that is ready to use."""
 
-    strategy: Strategy  # the framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`)
+    strategy: Any  # the framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`)
     num_replicas: int  # number of replicas that train synchronously
     device_name: str = ""  # the framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty
     # True if the devices have bfloat16 matrix units; `None` if the framework does not say.
@@ -244,7 +244,7 @@ class Policies(Protocol):
     def get_dtype_policy(self) -> Policy:
         """Return the global dtype policy."""
 
-    def set_dtype_policy(self, policy: Policy) -> None:
+    def set_dtype_policy(self, policy: Policy | str) -> None:
         """Set the global dtype policy to a name, or to what `get_dtype_policy` returned."""
 
     def parse_dtype_policy(self, name: str) -> Policy:
@@ -265,7 +265,7 @@ class Batch(Protocol):
     def row_weights(self, inputs: Tensor) -> Tensor | None:
         """Return float32 weights that broadcast to `inputs`, zero for rows that are no examples, or `None`."""
 
-    def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def sum_over_replicas(self, values: Sequence[Tensor | float]) -> list[Tensor]:
         """Return the sum of each tensor, or Python number, over all replicas; it has no gradient."""
 
     def respects_padding(self, function: _Function) -> _Function:
@@ -298,7 +298,7 @@ class KerasOps(Protocol):
     concatenate: Callable[..., Tensor]
     convert_to_numpy: Callable[..., Array]
     convert_to_tensor: Callable[..., Tensor]
-    custom_gradient: Callable[..., Callable[..., Tensor]]
+    custom_gradient: Callable[..., Callable[..., Any]]
     divide_no_nan: Callable[..., Tensor]
     equal: Callable[..., Tensor]
     expand_dims: Callable[..., Tensor]
@@ -340,26 +340,20 @@ class Ops(KerasOps, Protocol):
         """Return a context in which variables are read in their own dtype, not in the layer's compute dtype."""
 
     def one_hot_einsum(self, values: Tensor, *choices: tuple[str, Tensor]) -> Tensor:
-        """Gather from `values` by one einsum for each of `choices`: on TPUs a product is much faster than a gather.
+        """Gather from `values` by one einsum for each of `choices`: much faster on TPUs than a gather.
 
         Args:
-            values: Finite numbers.
+            values: Finite numbers, whose dtype the result has.
             *choices: Pairs of an equation, as for `einsum`, and its first operand. The second operand is `values`, or
-                the previous pair's result. The first operand is either boolean, with at most one true value along
-                the summed dimensions, and the result is exact, or it is float32 weights of at most 8 significant
-                bits, and the result is rounded.
-
-        Returns:
-            The result, in the dtype of `values`.
+                the previous pair's result. The first is either boolean, with at most one true value along the summed
+                dimensions, and the result is exact, or float32 weights of at most 8 significant bits, and it is
+                rounded.
         """
 
     def one_hot_matmul(self, one_hot: Tensor, values: Tensor, *, transposed: bool = False) -> Tensor:
-        """Multiply a matrix of ones and zeros with `values`; no factor is rounded, and sums are float32.
+        """Multiply `one_hot`, or its transpose, a matrix of ones and zeros in the dtype of `values`, with `values`.
 
-        Args:
-            one_hot: Matrix of ones and zeros, in the dtype of `values`.
-            values: Matrix of floats; for float64 the sums are float64.
-            transposed: True to transpose `one_hot` first.
+        No factor is rounded, and sums are float32, or float64 for float64 values.
         """
 
     def value_of(self, variable: Variable) -> Array | None:
@@ -522,14 +516,15 @@ class Probes(Protocol):
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that creates models, whose variables have shapes but no values where the runtime can."""
 
-    def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
-        """Lower the train step that `fit` would run to a program for TPUs, building the model if necessary.
+    def lower_step(
+        self, model: Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str
+    ) -> LoweredStep:
+        """Lower the train step of a compiled model to a program for TPUs, building the model if necessary.
 
         Args:
-            model: A compiled model.
+            model: The model.
             batch: `x`, `y` and `sample_weight`: structures of objects with `shape` and `dtype`, or `None`.
-            opened: The strategy to lower it for, as `Devices.abstract_strategy` and `Devices.shard` return it; its
-                replicas share the batch evenly.
+            opened: The strategy to lower it for, of `Devices.abstract_strategy` or `Devices.shard`.
             device_kind: JAX's name for such a device, such as `"TPU v3"`.
 
         Raises:
@@ -537,13 +532,10 @@ class Probes(Protocol):
         """
 
     def record_gradients(self, model: Model) -> Callable[[], list[Array] | None]:
-        """Replace the optimizer of a compiled model by one with the same clipping that only records gradients.
+        """Replace the optimizer of a compiled model, before its first step, by one that only records gradients.
 
-        Call it inside the model's scope and before the model has taken a step.
-
-        Returns:
-            A function that returns the last gradients, reduced over replicas, unscaled and clipped, as arrays in the
-            order of the trainable variables; `None` if no gradient has reached the optimizer.
+        The result is a function that returns the last ones, reduced, unscaled and clipped as before, as arrays in
+        the order of the trainable variables; `None` if there are none yet.
         """
 
     def unwatch_overflow(self, model: Model) -> None:

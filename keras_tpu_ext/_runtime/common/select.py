@@ -33,24 +33,14 @@ _TRUE = {"1", "true", "yes"}  # what TensorFlow itself accepts for TF_USE_LEGACY
 
 
 def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend: str | None) -> str:
-    """Return the name of the runtime for the user's settings.
-
-    Args:
-        environ: Environment variables; only `TF_USE_LEGACY_KERAS` is read.
-        keras_version: Version of the installed `keras`, or `None`.
-        backend: Backend that Keras 3 has chosen, such as `"tensorflow"`; `None` on Keras 2.
-
-    Returns:
-        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on, even if this release does not work
-        on it.
-    """
+    """Return the name of the runtime for the user's settings, such as `"keras3_torch"`, even if it does not work."""
     if _is_legacy(environ):
         return "keras2_tf"
     if keras_version is None:
         raise RuntimeNotSupportedError("keras_tpu_ext needs Keras, and this Python has none. " + _INSTALL_TENSORFLOW)
     if int(keras_version.split(".")[0]) < 3:
         return "keras2_tf"
-    return {"tensorflow": "keras3_tf"}.get(backend or "", f"keras3_{backend}")
+    return "keras3_tf" if backend == "tensorflow" else f"keras3_{backend}"
 
 
 @functools.cache
@@ -118,9 +108,7 @@ def _backend_in_file() -> str | None:
 
 def _keras3_backend(version: str | None) -> str | None:
     """Ask Keras 3 itself for its backend, since it reads an environment variable and a config file."""
-    if version is None or int(version.split(".")[0]) < 3:
-        return None
-    if _is_legacy(os.environ):
+    if version is None or int(version.split(".")[0]) < 3 or _is_legacy(os.environ):
         return None
     try:
         import keras

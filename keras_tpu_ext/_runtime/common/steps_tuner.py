@@ -11,10 +11,10 @@ _MAX_GROWTH = 8
 
 
 class StepsTuner:
-    """Finds the number of steps in an execution that takes 0.2 to 1 second.
+    """Finds the number of steps, a power of two, in an execution that takes 0.2 to 1 second.
 
-    It starts at one step and grows by powers of two, at most 8 times at once. It has settled once two executions in a
-    row took 0.2 to 1 second, or longer with a single step, or had all steps of an epoch.
+    It grows at most 8 times at once, and has settled once two executions in a row took that long, or longer with a
+    single step, or were a whole epoch.
     """
 
     most_steps = 2**20  # upper limit of `steps`; it settles there too
@@ -26,12 +26,9 @@ class StepsTuner:
         self._cut = False  # whether the last execution ended with its epoch
 
     def note(self, steps: int, seconds: float) -> None:
-        """Record the time of an execution.
+        """Record the seconds until the results of an execution were available.
 
-        Args:
-            steps: Number of its steps. The last execution of an epoch may have fewer than `self.steps` and is
-                ignored; two such in a row are whole epochs, for which a longer execution would not help.
-            seconds: Time until its results were available.
+        One with fewer steps than asked for ends its epoch, and is ignored; two such in a row are whole epochs.
         """
         if self.settled:
             return

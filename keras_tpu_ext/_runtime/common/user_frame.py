@@ -8,10 +8,7 @@ _NOT_THE_USERS = ("keras_tpu_ext", "keras", "tf_keras", "contextlib")
 
 
 def user_stack_level() -> int:
-    """Return the `stacklevel` with which a warning of the caller points at the user's line.
-
-    That is the innermost frame outside this package and Keras.
-    """
+    """Return the `stacklevel` of a warning of the caller at the innermost frame outside this package and Keras."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         frame, level = frame.f_back, level + 1

@@ -6,14 +6,15 @@ Code that is otherwise the same on both imports it from here: `keras2.py` and `k
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-from keras_tpu_ext._runtime.common.protocols import KerasOps
 from keras_tpu_ext._runtime.common.select import chosen
 
-_names: Any = importlib.import_module(f"{__name__}.{chosen().partition('_')[0]}")
-ops: KerasOps = _names.ops
+_names = importlib.import_module(f"{__name__}.{chosen().partition('_')[0]}")
 
+if TYPE_CHECKING:
+    from keras_tpu_ext._runtime.compat.keras3 import *  # noqa: F403
+else:
 
-def __getattr__(name: str) -> Any:
-    return getattr(_names, name)
+    def __getattr__(name: str) -> object:
+        return getattr(_names, name)

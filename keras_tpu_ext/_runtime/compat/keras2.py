@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common import missing_names
 from keras_tpu_ext._runtime.common.protocols import Call
-from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.compat import keras2_ops
 
 keras: Any = tf.keras
@@ -173,12 +173,12 @@ def end_names_last_batch() -> bool:
     return True
 
 
-def mask_of(tensor: Tensor) -> Any:
+def mask_of(tensor: Tensor) -> Tensor | None:
     """Return the mask that Keras attaches to `tensor`, or `None`."""
     return getattr(tensor, "_keras_mask", None)
 
 
-def with_mask(tensor: Tensor, mask: Tensor) -> Any:
+def with_mask(tensor: Any, mask: Tensor | None) -> Tensor:
     """Return `tensor`, with a mask unless that is `None`."""
     if mask is not None:
         tensor._keras_mask = mask
@@ -190,12 +190,12 @@ def path_of(variable: Variable) -> str:
     return str(variable.name.removesuffix(":0"))
 
 
-def dtype_of(variable: Variable) -> str:
+def dtype_of(variable: Variable | Tensor) -> str:
     """Return the name of a variable's dtype."""
     return str(variable.dtype.base_dtype.name)
 
 
-def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
+def new_variable(value: Tensor | float, dtype: str, name: str, *, per_replica: bool = False) -> Variable:
     """Return a variable that no gradient changes; with `per_replica`, each replica's own, and read as their sum."""
     kind = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
     if per_replica:
@@ -216,12 +216,12 @@ def no_autocast() -> AbstractContextManager[Any]:
     return context
 
 
-def add_counter(layer: Layer, name: str) -> Any:
+def add_counter(layer: Layer, name: str) -> Variable:
     """Return a new int32 weight of `layer`, initially 0, that replicas assign once for all of them."""
     options = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
     return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
 
 
-def loss_tracker_of(model: Model) -> Any:
+def loss_tracker_of(model: Model) -> Metric | None:
     """Return the metric in which Keras tracks the loss of `model`, or `None`."""
     return getattr(getattr(model, "compiled_loss", None), "_total_loss_mean", None)

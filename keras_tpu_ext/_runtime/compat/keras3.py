@@ -14,7 +14,7 @@ import keras as keras
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names, private
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.protocols import Call
-from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Tensor, Variable
 
 _names_of_exported: Any = private("keras.src.api_export:REGISTERED_OBJS_TO_NAMES")
 _names_of_custom: Any = private("keras.src.saving.object_registration:GLOBAL_CUSTOM_NAMES")
@@ -198,12 +198,12 @@ def end_names_last_batch() -> bool:
     return VERSION >= (3, 11)
 
 
-def mask_of(tensor: Tensor) -> Any:
+def mask_of(tensor: Tensor) -> Tensor | None:
     """Return the mask that Keras attaches to `tensor`, or `None`."""
     return _get_keras_mask(tensor)
 
 
-def with_mask(tensor: Tensor, mask: Tensor) -> Any:
+def with_mask(tensor: Tensor, mask: Tensor | None) -> Tensor:
     """Return `tensor`, with a mask unless that is `None`."""
     if mask is not None:
         _set_keras_mask(tensor, mask)
@@ -215,12 +215,12 @@ def path_of(variable: Variable) -> str:
     return str(variable.path)
 
 
-def dtype_of(variable: Variable) -> str:
+def dtype_of(variable: Variable | Tensor) -> str:
     """Return the name of a variable's dtype."""
     return str(keras.backend.standardize_dtype(variable.dtype))
 
 
-def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
+def new_variable(value: Tensor | float, dtype: str, name: str, *, per_replica: bool = False) -> Variable:
     """Return a variable that no gradient changes; with `per_replica`, each replica's own, and read as their sum."""
     kind = {"aggregation": "only_first_replica"}
     if per_replica:
@@ -240,13 +240,13 @@ def no_autocast() -> AbstractContextManager[Any]:
     return context
 
 
-def add_counter(layer: Layer, name: str) -> Any:
+def add_counter(layer: Layer, name: str) -> Variable:
     """Return a new int32 weight of `layer`, initially 0, that replicas assign once for all of them."""
     options = {"trainable": False, "aggregation": "only_first_replica"}
     return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
 
 
-def loss_tracker_of(model: Model) -> Any:
+def loss_tracker_of(model: Model) -> Metric | None:
     """Return the metric in which Keras tracks the loss of `model`, or `None`."""
     return model._loss_tracker
 

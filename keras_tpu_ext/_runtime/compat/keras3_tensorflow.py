@@ -33,7 +33,7 @@ def sum_when_read() -> None:
 
 def _initialize(stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
-    def initialize(variable: Variable, value: Any) -> None:
+    def initialize(variable: keras.Variable, value: Any) -> None:
         if variable.aggregation != "sum":
             stock(variable, value)
             return

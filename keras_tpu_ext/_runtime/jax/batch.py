@@ -181,7 +181,7 @@ def row_weights(inputs: jax.Array) -> Any:
     return None if valid is None else jnp.reshape(valid, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
 
 
-def place_in_batch(rows: int) -> tuple[int, int]:
+def place_in_batch(rows: int | jax.Array) -> tuple[int, int | jax.Array]:
     """Return 0 and `rows`: a program on JAX holds the whole batch."""
     return 0, rows
 

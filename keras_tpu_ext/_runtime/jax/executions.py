@@ -68,7 +68,7 @@ class _FirstItem:
 def _shapes_of_batch(item: Nest) -> Nest:
     stacked = False
     if isinstance(item, list) and item and isinstance(item[0], Group):
-        item, stacked = item[0].data, item[0].steps is not None
+        stacked, item = item[0].steps is not None, item[0].data
 
     def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)

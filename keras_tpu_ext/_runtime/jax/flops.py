@@ -34,13 +34,13 @@ def _jaxpr_of_gradients(model: keras.Model, batch: Nest) -> jax.extend.core.Clos
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     trainable, *rest = _state(model)
 
-    def loss(trainable: Nest, rest: Nest, batch: Nest) -> jax.Array:
+    def loss(trainable: Nest, rest: tuple[Nest, ...], batch: tuple[Nest, ...]) -> jax.Array:
         non_trainable, optimizer, metrics = rest
         arguments = (trainable, non_trainable, metrics, *batch)
         loss, _ = model.compute_loss_and_updates(*arguments, training=True, optimizer_variables=optimizer)
         return loss.sum()
 
-    def jvp(trainable: Nest, tangents: Nest, *others: Nest) -> tuple[jax.Array, jax.Array]:
+    def jvp(trainable: Nest, tangents: Nest, *others: tuple[Nest, ...]) -> tuple[jax.Array, jax.Array]:
         return jax.jvp(lambda values: loss(values, *others), (trainable,), (tangents,))
 
     others = (rest, (x, y, sample_weight))

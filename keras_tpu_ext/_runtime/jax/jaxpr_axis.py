@@ -66,7 +66,7 @@ def _followed() -> Iterator[None]:
         _TRACE.is_followed = before
 
 
-def follow(function: Callable[..., Nest], *arguments: Nest) -> tuple[Nest, str]:
+def follow(function: Callable[..., Nest], *arguments: Nest) -> tuple[Any, str]:
     """Return the value of each output of `function`, and an operation with effects on rows if there is one.
 
     Args:

@@ -45,7 +45,7 @@ class CompiledLoop:
         is_lowered: Whether it is only lowered, for other devices than those that the model is on.
     """
 
-    def __init__(self, model: Model, step: Step, *, collects: bool = False, is_lowered: bool = False) -> None:
+    def __init__(self, model: keras.Model, step: Step, *, collects: bool = False, is_lowered: bool = False) -> None:
         self._model = model
         self._step = step
         self._collects = collects
@@ -116,7 +116,7 @@ class CompiledLoop:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *every) if self._collects else every[-1], state, own
 
 
-def own_variables(model: Model) -> list[jax.Array]:
+def own_variables(model: keras.Model) -> list[jax.Array]:
     """Return the variables that a step carries in addition to those in Keras's state.
 
     They are those of a `TPUModel`'s `StepState`, and those of every optimizer that is an attribute of the model and
@@ -151,7 +151,7 @@ def _last(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, step
 def _collected(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, steps: Any) -> tuple[Any, Any, Any]:
     """Run a step over a stack; return what all the steps returned, along a new first dimension."""
 
-    def once(carry: Any, batch: Nest) -> Any:
+    def once(carry: Any, batch: tuple[Nest, ...]) -> Any:
         outputs, *after = step(*carry, *batch)
         return tuple(_as_before(carry, after)), outputs
 

@@ -77,7 +77,7 @@ def _with_split_outputs(original: Callable[..., Nest]) -> Callable[..., Nest]:
         if not rows or rows % mesh.shape[axis]:
             return outputs
 
-        def split(leaf: Nest) -> Nest:
+        def split(leaf: jax.Array) -> Nest:
             if not _is_traced(leaf) or leaf.shape[0] != rows:
                 return leaf
             spec = PartitionSpec(axis, *[PartitionSpec.UNCONSTRAINED] * (leaf.ndim - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD
 from keras_tpu_ext._runtime.jax.program import JaxProgram
 from keras_tpu_ext._runtime.jax.scope import current_distribution, keep
@@ -24,12 +24,12 @@ class TrainStep(ExactModel):
 
     def __reduce__(self: Any) -> Any:
         """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
-        model: Model = super()
+        model: Any = super()
         return reduced(model.__reduce__())
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
-        model: Model = super()
+        model: Any = super()
         with self._kte.traced():
             return model.__call__(*args, **kwargs)
 
@@ -38,7 +38,7 @@ class TrainStep(ExactModel):
 
         No `add_loss` term and no activity regularizer is lost.
         """
-        model: Model = super()
+        model: Any = super()
         clear_loss_ids(self)
         with self._kte.traced():
             return model.stateless_call(*args, **kwargs)
@@ -63,7 +63,7 @@ class TrainStep(ExactModel):
 
     def get_weights(self: Any) -> list[Any]:
         """Return the weights as `keras.Model.get_weights` does; call it on every process if they are sharded."""
-        model: Model = super()
+        model: Any = super()
         with self._kte.process_group().reading_shards():
             weights: list[Any] = model.get_weights()
         return weights
@@ -74,13 +74,13 @@ class TrainStep(ExactModel):
             self._symbolic_build(iterator=iterator, data_batch=data_batch)  # which prepares the batches
 
     def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        model: Model = super()
+        model: Any = super()
         self._kte.symbolic_build(model._symbolic_build, iterator, data_batch)
 
     def _get_jax_state(self: Any, **which: bool) -> Any:
-        model: Model = super()
+        model: Any = super()
         return self._kte.jax_state(model._get_jax_state, which)
 
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        model: Model = super()
+        model: Any = super()
         return self._kte.adapter.metrics_result_or_logs(self, model._get_metrics_result_or_logs, logs)

@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any
 
-from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
+from keras_tpu_ext._runtime.common.types import Nest, Optimizer
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2.program import Keras2Program
@@ -51,15 +51,15 @@ class TrainStep(ExactModel):
 
     def get_metrics_result(self: Any) -> Any:
         """Return the results of all metrics, as Keras does."""
-        model: Model = super()
+        model: Any = super()
         return as_keras_traces(model.get_metrics_result)()
 
     def _get_optimizer(self: Any, optimizer: Optimizer) -> Any:
-        model: Model = super()
+        model: Any = super()
         return self._kte.optimizers(model._get_optimizer, optimizer)
 
     def _validate_compile(self: Any, optimizer: Any, metrics: Any, **kwargs: Any) -> None:
-        model: Model = super()
+        model: Any = super()
         try:
             model._validate_compile(optimizer, metrics, **kwargs)
         except ValueError as error:
@@ -74,5 +74,5 @@ class TrainStep(ExactModel):
     def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
         """Keras calls this after an epoch's batches and before validation: the time to end a window."""
         self._kte.end_windows()
-        model: Model = super()
+        model: Any = super()
         return model._validate_and_get_metrics_result(logs)

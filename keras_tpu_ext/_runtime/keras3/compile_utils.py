@@ -62,7 +62,7 @@ class ExactMetrics(CompileMetrics):
         compiled.__class__ = cls
         vars(compiled)["_batch"] = batch
 
-    def update_state(self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None) -> None:
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Update every metric with one batch."""
         if not self.built:
             self.build(y_true, y_pred)

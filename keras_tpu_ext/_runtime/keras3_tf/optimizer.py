@@ -21,7 +21,9 @@ def apply_summed(optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables
     _overwrite_with_averages(view)
 
 
-def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
+def _accumulate_or_apply(
+    view: keras.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
+) -> None:
     """Do what Keras's own method does; its condition is inside the replicas, where MirroredStrategy fails."""
     steps = view.gradient_accumulation_steps
     if not steps:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.keras3.models import reduced
 from keras_tpu_ext._runtime.keras3_tf.program import Keras3TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
@@ -21,7 +21,7 @@ class TrainStep(ExactModel):
 
     def __reduce__(self: Any) -> Any:
         """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
-        model: Model = super()
+        model: Any = super()
         return reduced(model.__reduce__())
 
     def predict_step(self: Any, data: Nest) -> Any:
@@ -49,5 +49,5 @@ class TrainStep(ExactModel):
         self._kte.symbolic_build(iterator, data_batch)
 
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        model: Model = super()
+        model: Any = super()
         return self._kte.adapter.metrics_result_or_logs(self, model._get_metrics_result_or_logs, logs)

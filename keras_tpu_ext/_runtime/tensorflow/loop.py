@@ -86,7 +86,7 @@ def make_steps_function(
     if not model.run_eagerly:
         compiled_step, run_batch = _graph(one_step, jit_compile=model.jit_compile), _graph(run_batch)
 
-    def function(data: Nest) -> dict[str, Any]:
+    def function(data: Any) -> dict[str, Any]:
         if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             _make_variables(model, lambda iterator: one_step(iterator.get_next()), data)
             find_separability(model, data, own_step)
@@ -224,10 +224,10 @@ def _before_any_data(create: Callable[..., Any], **kwargs: Any) -> Any:
 def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
     """Run `step` 1 to `steps` times, until the data ends; return the last outputs and the number of steps."""
 
-    def go_on(done: Any, data: Nest, outputs: tf.Tensor) -> Any:
+    def go_on(done: Any, data: tf.experimental.Optional, outputs: tf.Tensor) -> Any:
         return tf.logical_and(done < steps, data.has_value())
 
-    def once(done: Any, data: Nest, outputs: tf.Tensor) -> Any:
+    def once(done: Any, data: tf.experimental.Optional, outputs: tf.Tensor) -> Any:
         outputs = step(_with_shapes_of(batch, data.get_value()))
         # The last step of an execution must not fetch: that batch belongs to the next execution.
         data = tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)
@@ -271,7 +271,7 @@ def _exact_logs(model: Model, outputs: tf.Tensor) -> Any:
 def _loss_if_tracked(model: Model, tracked: Any, returned: Any) -> Any:
     """Return the tracked loss, or the loss that a user's own step returned but never tracked."""
     tracker = loss_tracker_of(model)
-    if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
+    if tracker is None or [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
         return tracked
     count, tracked = tf.convert_to_tensor(tracker.count), tf.convert_to_tensor(tracked)
     return tf.where(count > 0, tracked, tf.cast(returned, tracked.dtype))

@@ -51,7 +51,7 @@ _LOCATION = re.compile(r"loc\(([^\n]*)\)\s*$", re.MULTILINE)
 _DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 
 
-def lower_step(model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
+def lower_step(model: Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     _check_can_lower(model)
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]

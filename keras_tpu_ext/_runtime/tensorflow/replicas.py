@@ -295,7 +295,7 @@ def is_none(leaf: Any) -> bool:
     return leaf is None or is_optional or type(leaf).__name__ == "NoneTensorSpec"
 
 
-def with_none(data: Nest) -> Any:
+def with_none(data: Any) -> Any:
     """Return a batch, or its specs, with `None` where `()` or an empty optional stands for it."""
     if type(data) is dict:
         return {name: with_none(part) for name, part in data.items()}

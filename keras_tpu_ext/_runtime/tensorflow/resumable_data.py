@@ -93,7 +93,7 @@ def _dataset_of(batches: Iterator[Nest], like: tf.data.Dataset) -> tf.data.Datas
             yield tuple(flat[place] for place in places)
 
     def packed(*there: Tensor) -> Nest:
-        flat: list[Tensor] = [None] * len(leaves)
+        flat: list[Tensor | None] = [None] * len(leaves)
         for place, leaf in zip(places, there, strict=True):
             flat[place] = leaf
         return tf.nest.pack_sequence_as(spec, flat)

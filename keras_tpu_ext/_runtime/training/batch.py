@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from keras_tpu_ext._runtime.common import protocols
 from keras_tpu_ext._runtime.common.types import Nest, Tensor, Variable
 
+_Rows = TypeVar("_Rows", bound="Tensor | None")
 
-class Batch(Protocol):
-    """The current batch, while a step runs."""
+
+class Batch(protocols.Batch, Protocol):
+    """The batch of the running step, for layers, losses and metrics."""
 
     def num_replicas(self) -> int:
         """Return the number of replicas that the current data is split over."""
-
-    def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return each value summed over all replicas."""
 
     def needs_gather(self) -> bool:
         """Return whether this replica's data are not exactly the examples of the batch."""
@@ -33,26 +33,23 @@ class Batch(Protocol):
     def whole_state(self, variables: Sequence[Variable]) -> AbstractContextManager[None]:
         """Return a context manager within which a metric's `variables` hold the values kept on all replicas."""
 
-    def is_row_by_row(self, function: Callable[..., Any], specs: Sequence[Any]) -> bool:
+    def is_row_by_row(self, function: Callable[..., Nest], specs: Sequence[Nest]) -> bool:
         """Return whether results of `function` for a row, on tensors like `specs`, depend on that row alone."""
 
-    def keeps_sums(self, update: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable]) -> bool:
+    def keeps_sums(self, update: Callable[..., Nest], specs: Sequence[Nest], variables: Iterable[Variable]) -> bool:
         """Return whether an update of a metric's `variables` adds to each a sum over the rows, and nothing else."""
 
-    def valid_rows_of(self, values: Tensor) -> Any:
+    def valid_rows_of(self, values: Tensor) -> Tensor | None:
         """Return for each row of `values` whether it counts; `None` if every row does."""
 
-    def zero_invalid_rows(self, values: Tensor) -> Any:
+    def zero_invalid_rows(self, values: Tensor) -> Tensor:
         """Return `values` with zeros in padded rows."""
 
-    def respects_padding(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, marked: what it returns does not depend on padded rows; see `common/protocols.py`."""
+    def select_valid_rows(self, values: _Rows) -> _Rows:
+        """Return `values`, a tensor or `None`, without padded rows."""
 
-    def select_valid_rows(self, values: Tensor) -> Any:
-        """Return `values` without padded rows."""
-
-    def valid_fraction(self) -> Any:
+    def valid_fraction(self) -> Tensor | float:
         """Return the fraction of this replica's rows that are examples."""
 
-    def static_examples(self, rows: int | None) -> Any:
+    def static_examples(self, rows: int | None) -> int | None:
         """Return the number of rows here that Keras would know to be examples, given the static number of rows."""

@@ -63,7 +63,7 @@ class reopened_by_clear_session:  # noqa: N801, a context manager like those of 
 
 def _reopening(stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
-    def clear_session(*args: Any, **kwargs: Any) -> None:
+    def clear_session(*args: object, **kwargs: object) -> None:
         blocks = list(_OPEN.blocks)
         for block in reversed(blocks):
             block.leave()

@@ -61,11 +61,11 @@ def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) ->
     )
 
 
-def _steps_of_optimizer(optimizer: Any) -> int:
+def _steps_of_optimizer(optimizer: object) -> int:
     return getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None) or 1
 
 
-def _accumulation_steps(steps: Any, optimizer: Any) -> int:
+def _accumulation_steps(steps: object, optimizer: object) -> int:
     """Return the number of batches that this package accumulates; an optimizer's own accumulation is left to it."""
     steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
     by_optimizer = _steps_of_optimizer(optimizer)
@@ -77,7 +77,7 @@ def _accumulation_steps(steps: Any, optimizer: Any) -> int:
     return steps
 
 
-def _weights_by_tokens(model: Model, weight: Any, optimizer: Any) -> bool:
+def _weights_by_tokens(model: Model, weight: object, optimizer: object) -> bool:
     if check.one_of("compile", "gradient_accumulation_weight", weight, ("examples", "tokens")) == "examples":
         return False
     if is_overridden(type(model), "compute_loss") and not is_of_keras(type(model).compute_loss):
@@ -87,7 +87,7 @@ def _weights_by_tokens(model: Model, weight: Any, optimizer: Any) -> bool:
     return True
 
 
-def _steps_per_execution(steps: Any) -> tuple[int, bool]:
+def _steps_per_execution(steps: object) -> tuple[int, bool]:
     """Return the initial number of steps in an execution, and whether to tune it."""
     if isinstance(steps, str) and steps == "auto":
         return 1, True
@@ -95,7 +95,7 @@ def _steps_per_execution(steps: Any) -> tuple[int, bool]:
     return check.integer("compile", "steps_per_execution", steps, what=what, example=example), False
 
 
-def _loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> LossScale | None:
+def _loss_scale(loss_scale: object, optimizer: object, policy: str, auto: bool) -> LossScale | None:
     """Return the loss scale of the step; `None` if it has none, or if the optimizer scales the loss."""
     chosen = LossScale.of(loss_scale)
     by_optimizer = _optimizer_scaling(optimizer)
@@ -109,9 +109,8 @@ def _loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> Los
     return chosen
 
 
-def _optimizer_scaling(optimizer: Any) -> str:
+def _optimizer_scaling(optimizer: object) -> str:
     if hasattr(optimizer, "inner_optimizer"):
         return type(optimizer).__name__
-    if getattr(optimizer, "loss_scale_factor", None) is not None:
-        return f"loss_scale_factor={optimizer.loss_scale_factor}"
-    return ""
+    factor = getattr(optimizer, "loss_scale_factor", None)
+    return "" if factor is None else f"loss_scale_factor={factor}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import install
-from keras_tpu_ext._runtime.common.types import Metric, Tensor
+from keras_tpu_ext._runtime.common.types import Loss, Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, number, recorded
@@ -24,18 +24,18 @@ class LocalLoss:
         tracker: The `Mean` in which Keras tracks this output's own loss, or `None`.
     """
 
-    def __init__(self, loss: Tensor, batch: Batch, tracker: Any = None) -> None:
+    def __init__(self, loss: Loss, batch: Batch, tracker: Metric | None = None) -> None:
         self.loss = loss
         self.name = loss.name
         self._batch = batch
         self._sum = batch.sum_over_replicas
         self._tracker = tracker
-        self._mixing: dict[Any, bool] = {}
+        self._mixing: dict[tuple[object, ...], bool] = {}
         if tracker is not None:
             # Keras would update it with the local loss as if it were the mean of a batch; `_track` updates it.
             install([(tracker, "a loss tracker's update_state", lambda stock: _ignore)])
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Return the local loss, and record its sum and denominator; unreduced values stay unreduced."""
         if self._batch.needs_gather() and self._mixes_examples(y_true, y_pred):
             return self._from_whole_batch(y_true, y_pred, sample_weight)
@@ -67,13 +67,15 @@ class LocalLoss:
         """Return this replica's part of the mean of `values` over all replicas."""
         return loss_sum("mean", values, None, None, self._batch).local()
 
-    def _weighted_values(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> tuple[Any, Any, bool]:
+    def _weighted_values(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, bool]:
         """Return the losses times weights and mask, the mask that was applied, and if the loss reduces by itself."""
         masks = [mask_of(y_pred)]
         ranks: list[int | None] = []
 
-        def call_and_keep_mask(y_true: Tensor, y_pred: Tensor) -> Any:
-            values = self.loss.call(y_true, y_pred)
+        def call_and_keep_mask(y_true: Tensor, y_pred: Tensor) -> Tensor:
+            values: Tensor = self.loss.call(y_true, y_pred)
             masks.append(mask_of(values))
             ranks.append(rank_of(values))
             return values
@@ -83,7 +85,7 @@ class LocalLoss:
         mask = ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None)
         return values, mask, not (ranks and all(ranks))
 
-    def _from_whole_batch(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
+    def _from_whole_batch(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> Tensor:
         """Return the local part of a loss that needs all examples together, by calling it with all of them."""
         y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
@@ -102,21 +104,21 @@ class LocalLoss:
         if is_of_keras(type(self.loss).__call__):
             specs = y_true, y_pred
             if specs_of(specs) not in self._mixing:
-                with kept_attributes(self.loss):
+                with attributes_restored(self.loss):
                     self._mixing[specs_of(specs)] = not self._batch.is_row_by_row(self.loss.call, specs)
             return self._mixing[specs_of(specs)]
         return True  # it reduces by itself
 
-    def _weight_of_batch(self, y_pred: Tensor) -> Any:
+    def _weight_of_batch(self, y_pred: Tensor) -> Tensor | float:
         """Return a batch's weight in Keras's loss tracker: its size if Keras knows it, else (if padded, say) 1."""
         rows = self._batch.static_examples(tree.flatten(y_pred)[0].shape[0])
         return 1 / self._sum([1.0])[0] if rows is None else number(rows)
 
-    def _weight_of_values(self, values: Tensor) -> Any:
+    def _weight_of_values(self, values: Tensor) -> Tensor | float:
         """Return the loss tracker's weight for a batch whose losses are not reduced."""
         return number(ops.shape(values)[0]) * self._batch.valid_fraction()
 
-    def _track(self, local: Tensor, weight: Tensor) -> None:
+    def _track(self, local: Tensor, weight: Tensor | float) -> None:
         """Add this replica's part to the loss tracker, whose variables are summed over replicas when read."""
         if self._tracker is None:
             return
@@ -127,7 +129,7 @@ class LocalLoss:
         self._tracker.count.assign_add(ops.cast(weight, dtype))
 
 
-def specs_of(tensors: Any) -> tuple[Any, ...]:
+def specs_of(tensors: Nest) -> tuple[tuple[str, str], ...]:
     """Return the known shapes, without the number of rows, and the dtypes of a structure of tensors."""
     return tuple((str(leaf.shape[1:]), str(leaf.dtype)) for leaf in tree.flatten(tensors) if leaf is not None)
 
@@ -140,11 +142,11 @@ def rank_of(values: Tensor) -> int | None:
         return None
 
 
-def _ignore(*args: Any, **kwargs: Any) -> None:
+def _ignore(*args: object, **kwargs: object) -> None:
     """Stand in for `update_state`."""
 
 
-def _has_axis(thing: Any) -> bool:
+def _has_axis(thing: Loss | Metric) -> bool:
     """Return whether a loss or a metric of Keras has an axis, other than the last, that may be that of the rows."""
     return getattr(thing, "_fn_kwargs", {}).get("axis", -1) not in (None, -1)
 
@@ -161,13 +163,14 @@ def reduces_batch(metric: Metric, batch: Batch, true: Tensor, predicted: Tensor)
     if not is_function(metric):
         return False
 
-    def values(true: Tensor, predicted: Tensor) -> Any:
-        return metric._fn(true, predicted, **metric._fn_kwargs)
+    def values(true: Tensor, predicted: Tensor) -> Tensor:
+        result: Tensor = metric._fn(true, predicted, **metric._fn_kwargs)
+        return result
 
     return not rank_of(values(true, predicted)) or not batch.is_row_by_row(values, (true, predicted))
 
 
-def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor) -> bool:
+def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor | None) -> bool:
     """Return whether an update of a metric with `specs` runs the user's code and may keep other than sums of rows.
 
     The class attribute `keeps_sums = True` declares that such a metric keeps only sums. A metric that creates its
@@ -176,7 +179,7 @@ def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor) -> bool:
     if not hasattr(metric, _NEEDS_WHOLE_BATCH):
         needs = False
         if has_own_update(metric) and metric.variables:
-            with kept_attributes(metric):
+            with attributes_restored(metric):
                 needs = not batch.keeps_sums(metric.update_state, specs, metric.variables)
         setattr(metric, _NEEDS_WHOLE_BATCH, needs)
     return bool(getattr(metric, _NEEDS_WHOLE_BATCH))
@@ -189,7 +192,7 @@ def has_own_update(metric: Metric) -> bool:
 
 
 @contextlib.contextmanager
-def kept_attributes(thing: Any) -> Iterator[None]:
+def attributes_restored(thing: object) -> Iterator[None]:
     """After the block, in which `thing` is only tried, it has the attributes that it had before."""
     before = dict(vars(thing))
     try:
@@ -250,15 +253,15 @@ def update_metric(
         weight = ops.cast(ones if weight is None else weight, "float32")
         metric.update_state(true, predicted, batch.zero_invalid_rows(weight))
     else:
-        mask = batch.select_valid_rows(mask_of(predicted))
-        true, predicted, weight = (batch.select_valid_rows(part) for part in (true, predicted, weight))
-        metric.update_state(true, with_mask(predicted, mask), weight)
+        select = batch.select_valid_rows
+        predicted = with_mask(select(predicted), select(mask_of(predicted)))
+        metric.update_state(select(true), predicted, select(weight))
 
 
-def _is_of_addons(thing: Any) -> bool:
+def _is_of_addons(thing: object) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("tensorflow_addons.")
 
 
-def is_of_keras(thing: Any) -> bool:
+def is_of_keras(thing: object) -> bool:
     """Return whether Keras defines a class or a function."""
     return str(getattr(thing, "__module__", "")).startswith(("keras.", "tf_keras."))

@@ -59,14 +59,16 @@ class LossSum(NamedTuple):
         return self.counted[0] == other.counted[0] and all(one is another for one, another in pairs)
 
 
-def loss_sum(reduction: str | None, values: Tensor, mask: Tensor, sample_weight: Tensor, batch: Batch) -> LossSum:
+def loss_sum(
+    reduction: str | None, values: Tensor, mask: Tensor | None, sample_weight: Tensor | None, batch: Batch
+) -> LossSum:
     """Return the sum of a replica's weighted and masked `values`, zero in padded rows, with Keras's denominator."""
     total = batch.respects_padding(ops.sum)(values)
     of_weights = reduction == "mean_with_sample_weight" and not (mask is None and sample_weight is None)
     if reduction not in _MEANS and reduction != "mean_with_sample_weight":
         return LossSum(total)
 
-    def counted(values: Tensor, mask: Tensor, sample_weight: Tensor) -> Tensor:
+    def counted(values: Tensor, mask: Tensor | None, sample_weight: Tensor | None) -> Tensor:
         return (_sum_of_weights if of_weights else _count)(values, mask, sample_weight, batch)
 
     denominator = batch.respects_padding(counted)(values, mask, sample_weight)

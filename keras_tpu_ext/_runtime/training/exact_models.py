@@ -2,7 +2,7 @@
 
 Such a model keeps its class, its name and its file: it becomes an instance of a class of the same name, which
 inherits from the user's class, then the exact step, then Keras's own class. A model that was created before the block
-is adopted when it is compiled, trained, evaluated or used for prediction inside.
+moves to the block's strategy when it is compiled, trained, evaluated or used for prediction inside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import builtin_models, compiled_with, keras, save_as
 from keras_tpu_ext._runtime.training.model import ExactModel, call_exact
 
@@ -59,12 +59,12 @@ class exact_models(patched):  # noqa: N801, a context manager like those of cont
 
 
 @contextlib.contextmanager
-def named_as_builtin(model: Any) -> Iterator[None]:
+def named_as_builtin(model: Model) -> Iterator[None]:
     """Let `model`, a functional model, be saved under the module and name of Keras's own class.
 
     The file also has its registered name, which Keras prefers if it knows it.
     """
-    cls: Any = type(model)
+    cls = type(model)
     model.__class__ = _named_as_builtin(cls)
     try:
         yield
@@ -72,10 +72,11 @@ def named_as_builtin(model: Any) -> Iterator[None]:
         model.__class__ = cls
 
 
-def plain_model(inputs: Nest, outputs: Nest, name: str) -> Any:
+def plain_model(inputs: Nest, outputs: Nest, name: str) -> Model:
     """Return Keras's own model of `inputs` and `outputs`, even inside a block."""
     with _making_plain():
-        return keras.Model(inputs, outputs, name=name)
+        model: Model = keras.Model(inputs, outputs, name=name)
+    return model
 
 
 @contextlib.contextmanager
@@ -97,9 +98,9 @@ def makes_plain() -> bool:
     return _INSIDE.makes_plain
 
 
-def _making(stock: Any, trainer: Any) -> Any:
+def _making(stock: Callable[..., Model], trainer: type) -> Callable[..., Model]:
     @functools.wraps(stock)
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: type, *args: Any, **kwargs: Any) -> Model:
         model = stock(cls, *args, **kwargs)
         _make_exact(model, trainer)
         return model
@@ -107,20 +108,20 @@ def _making(stock: Any, trainer: Any) -> Any:
     return new
 
 
-def _building(stock: Any) -> Any:
+def _building(stock: Callable[..., None]) -> Callable[..., None]:
     """Wrap the `build` of `Sequential`: the functional model that it creates internally is never trained."""
 
     @functools.wraps(stock)
-    def build(model: Any, *args: Any, **kwargs: Any) -> None:
+    def build(model: Model, *args: Any, **kwargs: Any) -> None:
         with _making_plain():
             stock(model, *args, **kwargs)
 
     return build
 
 
-def _compiling(stock: Callable[..., Any], trainer: Any) -> Any:
+def _compiling(stock: Callable[..., None], trainer: type) -> Callable[..., None]:
     @functools.wraps(stock)
-    def compile(model: Any, *args: Any, **kwargs: Any) -> None:
+    def compile(model: Model, *args: Any, **kwargs: Any) -> None:
         if _make_exact(model, trainer):
             model._kte.adopt()
             # Not the user's own `compile`, which has called this.
@@ -131,9 +132,9 @@ def _compiling(stock: Callable[..., Any], trainer: Any) -> Any:
     return compile
 
 
-def _running(stock: Callable[..., Any], name: str, trainer: Any) -> Any:
+def _running(stock: Callable[..., Nest], name: str, trainer: Any) -> Callable[..., Nest]:
     @functools.wraps(stock)
-    def run(model: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(model: Model, *args: Any, **kwargs: Any) -> Nest:
         options = compiled_with(model)
         if not _make_exact(model, trainer):
             return stock(model, *args, **kwargs)
@@ -145,17 +146,16 @@ def _running(stock: Callable[..., Any], name: str, trainer: Any) -> Any:
     return run
 
 
-def _make_exact(model: Any, trainer: Any) -> bool:
+def _make_exact(model: Model, trainer: type) -> bool:
     """Let `model` take the exact step, if this thread is in a block; return whether this changed it."""
     if isinstance(model, ExactModel) or not _INSIDE.blocks or _INSIDE.makes_plain:
         return False
-    cls: Any = type(model)
-    object.__setattr__(model, "__class__", exact_class(cls, trainer))
+    object.__setattr__(model, "__class__", exact_class(type(model), trainer))
     return True
 
 
 @functools.cache
-def exact_class(cls: Any, trainer: Any) -> Any:
+def exact_class(cls: Any, trainer: type) -> type:
     """Return a subclass of `cls` with the exact step, and with the name of `cls` in code and in saved files."""
     builtin = next(base for base in cls.__mro__ if base in builtin_models())
     if cls is not builtin:
@@ -166,14 +166,14 @@ def exact_class(cls: Any, trainer: Any) -> Any:
 
 
 @functools.cache
-def _named_as_builtin(cls: Any) -> Any:
+def _named_as_builtin(cls: type) -> type:
     functional = builtin_models()[-1]
     variant = type(functional.__name__, (cls,), {"__module__": functional.__module__})
     save_as(variant, cls)
     return variant
 
 
-def _subclass(cls: Any, bases: tuple[type, ...], members: Mapping[str, object] = MappingProxyType({})) -> Any:
+def _subclass(cls: type, bases: tuple[type, ...], members: Mapping[str, object] = MappingProxyType({})) -> type:
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     variant = type(cls.__name__, bases, {**names, **members})
     save_as(variant, cls)

@@ -15,7 +15,7 @@ from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat import Functional, functional_members, keras
 
 
-def become_functional(model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+def become_functional(model: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """Let a new model be a functional one if the arguments of its `__init__` are inputs and outputs."""
     has_both = len(args) == 2 or ("outputs" in kwargs and (len(args) == 1 or "inputs" in kwargs))
     if has_both and not isinstance(model, Functional):

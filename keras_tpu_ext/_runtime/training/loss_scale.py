@@ -72,7 +72,7 @@ class LossScale:
             raise check.argument_error(caller, "maximum", needed, repr(self.maximum), "maximum=2**24")
 
     @classmethod
-    def of(cls, value: Any) -> LossScale | None:
+    def of(cls, value: object) -> LossScale | None:
         """Return the `LossScale` for `compile(loss_scale=value)`; `None` for `None`.
 
         Raises:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor
+from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.functional import become_functional
 from keras_tpu_ext._runtime.training.program import ExactProgram
 
-# The call of `keras.Model`'s method that this thread is in: the model, the method's name, and what is left of it.
+# The call of `keras.Model`'s method that this thread is in: the model, the method's name, and the rest of it.
 _PASSED: ContextVar[Any] = ContextVar("_PASSED", default=(None, "", None))
 
 
-def call_exact(trainer: Any, name: str, stock: Callable[..., Any], model: Model, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of `trainer`, a mixin like `ExactModel`, from `keras.Model`'s, of which `stock` is left.
+def call_exact(trainer: type, name: str, stock: Callable[..., Nest], model: Model, *args: Any, **kwargs: Any) -> Nest:
+    """Call a method of `trainer`, a mixin like `ExactModel`, from `keras.Model`'s, whose remaining part is `stock`.
 
     What somebody has wrapped round `keras.Model`'s is not called a second time.
     """
@@ -28,7 +28,7 @@ def call_exact(trainer: Any, name: str, stock: Callable[..., Any], model: Model,
         _PASSED.reset(token)
 
 
-def stock_of(model: Model, parent: Any, name: str) -> Any:
+def stock_of(model: Model, parent: Any, name: str) -> Callable[..., Any]:
     """Return Keras's own method of `model`, given `super()`: at the beginning of the method that overrides it."""
     passed, of, stock = _PASSED.get()
     if passed is not model or of != name:
@@ -107,7 +107,7 @@ class ExactModel:
 
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return the serialized arguments of `compile`."""
-        model: Model = super()
+        model: Any = super()
         config: dict[str, Any] = self._kte.compile_config(model.get_compile_config())
         return config
 
@@ -117,7 +117,7 @@ class ExactModel:
         Raises:
             ArgumentError: If what a file says of it is nothing that this package writes.
         """
-        model: Model = super()
+        model: Any = super()
         self._kte.compile_from_config(model.compile_from_config, config)
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -141,12 +141,12 @@ class ExactModel:
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; call it on every process, although only the chief writes."""
-        model: Model = super()
+        model: Any = super()
         self._kte.write(model.save, filepath, args, kwargs)
 
     def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save_weights` does; call it on every process, although only the chief writes."""
-        model: Model = super()
+        model: Any = super()
         self._kte.write(model.save_weights, filepath, args, kwargs)
 
     def train_step(self: Any, *args: Any) -> Any:
@@ -222,19 +222,16 @@ class ExactModel:
     def make_predict_function(self: Any, force: bool = False) -> Any:
         """Build the function that `predict` calls for one execution; Keras 2 wants it returned."""
         if self.predict_function is None or force:
-            model: Model = super()
+            model: Any = super()
             self.predict_function = self._kte.make_predict_function(
                 functools.partial(model.make_predict_function, force)
             )
         return self.predict_function
 
 
-def is_own_step(step: Any) -> bool:
+def is_own_step(step: object) -> bool:
     """Return whether a bound `train_step` or `test_step`, or the function, is this package's own."""
     function = getattr(step, "__func__", step)
-    is_to_predict = getattr(function, "__name__", "") == "predict_step" and _is_of_keras_or_ours(function)
-    return function in (ExactModel.train_step, ExactModel.test_step) or is_to_predict
-
-
-def _is_of_keras_or_ours(function: Any) -> bool:
-    return str(function.__module__).startswith(("keras.", "tf_keras.", "keras_tpu_ext."))
+    if getattr(function, "__name__", "") == "predict_step":
+        return str(function.__module__).startswith(("keras.", "tf_keras.", "keras_tpu_ext."))
+    return function in (ExactModel.train_step, ExactModel.test_step)

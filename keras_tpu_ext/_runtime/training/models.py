@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime import compat
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
-from keras_tpu_ext._runtime.common.types import Layer, Loss, Model, Nest
+from keras_tpu_ext._runtime.common.types import Layer, Loss, Model
 from keras_tpu_ext._runtime.compat import Functional, functional_of, keras, tree
 from keras_tpu_ext._runtime.compat import calls as calls
 from keras_tpu_ext._runtime.compat import clone as clone
@@ -155,7 +155,7 @@ def _computes_softmax(layer: Layer) -> bool:
     return _activation(layer) in _SOFTMAX_NAMES or getattr(function, "__name__", "") in _SOFTMAX_NAMES
 
 
-def _loss_of(loss: Nest, name: str, position: int) -> Loss | None:
+def _loss_of(loss: Any, name: str, position: int) -> Loss | None:
     if isinstance(loss, dict):
         return loss.get(name)
     if isinstance(loss, (list, tuple)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from keras_tpu_ext._runtime.common.protocols import Overflow
-from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.common.types import Model, Tensor, Variable
 from keras_tpu_ext._runtime.compat import COUNTS_SKIPPED_STEPS, LossScaleOptimizer, keras, new_variable, ops, scale_of
 from keras_tpu_ext._runtime.training.progress import train_steps
 from keras_tpu_ext._runtime.training.step_state import step_state_of
@@ -66,7 +66,8 @@ def unwatch_overflow(model: Model) -> None:
 
 def loss_scale(model: Model) -> float | None:
     """Return the loss scale of the next step; `None` without loss scaling."""
-    state, scale = step_state_of(model), None
+    state = step_state_of(model)
+    scale: Tensor | Variable | None = None
     if state is not None and state.loss_scaler:
         scale = state.scale
     elif isinstance(model.optimizer, LossScaleOptimizer):

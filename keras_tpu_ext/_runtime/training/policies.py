@@ -11,7 +11,7 @@ def get_dtype_policy() -> Policy:
     return keras.mixed_precision.global_policy()
 
 
-def set_dtype_policy(policy: Policy) -> None:
+def set_dtype_policy(policy: Policy | str) -> None:
     """Set the global dtype policy."""
     keras.mixed_precision.set_global_policy(policy)
 

@@ -71,7 +71,7 @@ class ProcessGroup:
         """Let every `BackupAndRestore` check first that all processes resume at the same epoch."""
 
         def checked(backup: Callback, restore: Callable[..., None]) -> Callable[..., None]:
-            def check_and_restore(logs: Any = None) -> None:
+            def check_and_restore(logs: object = None) -> None:
                 # Before anything is restored: restoring sharded variables makes processes wait for each other.
                 self._check_same_epoch(adapter.backup_epoch(backup))
                 restore(logs)

@@ -21,6 +21,7 @@ from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.loss_scale import LossScale
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext._runtime.training.step_state import StepState
@@ -84,7 +85,7 @@ class ExactProgram(keras.layers.Layer):
         """Return the processes that train this model."""
         raise NotImplementedError
 
-    def make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
+    def make_step_state(self, loss_scale: LossScale | None, accumulation_steps: int) -> StepState:
         """Return the framework's kind of `StepState`."""
         raise NotImplementedError
 
@@ -165,7 +166,7 @@ class ExactProgram(keras.layers.Layer):
         config["optimizer"] = {**serialize(optimizer), _KEY: own}  # Keras 2 may have kept a name
         return config
 
-    def compile_from_config(self, stock: Callable[..., None], config: Any) -> None:
+    def compile_from_config(self, stock: Callable[..., None], config: object) -> None:
         """Compile the model as when it was saved, and make the optimizer's variables."""
         model = self.model
         optimizer = config.get("optimizer") if isinstance(config, dict) else None
@@ -184,7 +185,9 @@ class ExactProgram(keras.layers.Layer):
                 self.adapter.build_optimizer(model)
                 self.build_accumulator()
 
-    def write(self, stock: Callable[..., None], filepath: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def write(
+        self, stock: Callable[..., None], filepath: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Run Keras's `save` or `save_weights` on every process, although only the chief writes."""
         group = self.process_group()
         together = self.saves_together()
@@ -218,7 +221,7 @@ class ExactProgram(keras.layers.Layer):
         finally:
             self.set_untracked(running=outer)
 
-    def weight_in_window(self, examples: Tensor, losses: Sequence[LossSum], *, of_layers: bool) -> Tensor:
+    def weight_in_window(self, examples: Tensor | int, losses: Sequence[LossSum], *, of_layers: bool) -> Tensor | int:
         """Return the weight of a batch's gradient in a window of accumulated batches; see `common_denominator`."""
         return common_denominator(losses, of_layers=of_layers) if self.weights_by_tokens else examples
 

@@ -6,6 +6,7 @@ Each framework has its own subclasses of these in its `update.py`, where steps a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.compat import keras, new_variable, ops
@@ -35,7 +36,7 @@ class LossScaler:
         """Return the loss times the scale."""
         return loss * self._scale_as(loss) if self else loss
 
-    def unscale(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+    def unscale(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients of the unscaled loss."""
         return [gradient / self._scale_as(gradient) for gradient in gradients] if self else gradients
 
@@ -106,7 +107,7 @@ class StepState(keras.layers.Layer):
         if list(store.keys()):
             super().load_own_variables(store)
 
-    def accumulator(self, optimizer: Optimizer) -> BaseGradientAccumulator | None:
+    def accumulator(self, optimizer: Optimizer | None) -> BaseGradientAccumulator | None:
         """Return the gradient accumulator of `optimizer`; `None` if every batch is a step."""
         if self.accumulation_steps == 1 or optimizer is None:
             return None
