@@ -105,7 +105,6 @@ ATTRIBUTES = {
     "Model._compile_config": lambda: model()._compile_config.config["metrics"] == ["mae"],
     "Model._distribution_strategy": lambda: hasattr(model(), "_distribution_strategy"),
     "Model._keras_api_names": lambda: "keras.Model" in tf.keras.Model._keras_api_names,
-    "Model._is_compiled": lambda: model()._is_compiled,
     "Model._steps_per_execution": lambda: trained()._steps_per_execution,
     "Model._test_counter": lambda: trained()._test_counter,
     "Model._train_counter": lambda: trained()._train_counter,
