@@ -52,11 +52,11 @@ class ExactMetrics(_MetricsContainer):
                 continue
             true, predicted, weight = _compile_utils.match_dtype_and_rank(true, predicted, weight)
             mask = mask_of(predicted)
-            with_mask = _losses_utils.apply_mask(predicted, weight, mask)
-            pairs = [(metric, mask) for metric in of_output] + [(metric, with_mask) for metric in weighted]
-            for metric, given in pairs:
-                if metric is not None:
-                    update_metric(metric, batch, true, predicted, given, reduces=_reduces_batch)
+            weight = _losses_utils.apply_mask(predicted, weight, mask)
+            for metrics, row_weight in ((of_output, mask), (weighted, weight)):
+                for metric in metrics:
+                    if metric is not None:
+                        update_metric(metric, batch, true, predicted, row_weight, reduces=_reduces_batch)
 
 
 def _reduces_batch(metric: Metric, batch: Batch, true: tf.Tensor, predicted: tf.Tensor) -> bool:
