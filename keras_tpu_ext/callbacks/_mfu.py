@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime, hardware
 from keras_tpu_ext._runtime.common.executions import Execution, Interception

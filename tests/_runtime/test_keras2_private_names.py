@@ -1,6 +1,5 @@
 """The attributes of Keras 2's objects that are private and used; see test_private_names.py."""
 
-import importlib.util
 import tempfile
 
 import numpy as np
@@ -10,7 +9,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext._runtime.compat.keras2 import in_symbolic_call, private
 from keras_tpu_ext._runtime.keras2.adapter import _SAVED_EPOCH
-from private_names import attributes, check_attribute, check_import, mend, model
+from private_names import attributes, check_attribute, mend, model
 
 pytestmark = pytest.mark.runtimes("keras2_tf")
 
@@ -106,7 +105,6 @@ ATTRIBUTES = {
     "Model._compile_config": lambda: model()._compile_config.config["metrics"] == ["mae"],
     "Model._distribution_strategy": lambda: hasattr(model(), "_distribution_strategy"),
     "Model._keras_api_names": lambda: "keras.Model" in tf.keras.Model._keras_api_names,
-    "Model._is_compiled": lambda: model()._is_compiled,
     "Model._steps_per_execution": lambda: trained()._steps_per_execution,
     "Model._test_counter": lambda: trained()._test_counter,
     "Model._train_counter": lambda: trained()._train_counter,
@@ -134,14 +132,6 @@ def test_every_attribute_of_the_table_is_tried():
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_an_object_still_carries_it(name):
     check_attribute(name, ATTRIBUTES[name])
-
-
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow_addons") is None, reason="TensorFlow Addons is not here")
-def test_compiled_operations_of_addons_are_loaded_through_one_class():
-    from keras_tpu_ext.addons import tfa
-
-    assert tfa is not None
-    check_import("tensorflow_addons.utils.resource_loader:LazySO.ops")
 
 
 def test_layers_are_told_from_the_graph_that_they_are_asked_for_shapes():

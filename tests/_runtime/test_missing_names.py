@@ -69,8 +69,6 @@ print(fit_stock())
 @pytest.mark.parametrize(
     "name",
     [
-        # A function that making a model of inputs and outputs calls.
-        pytest.param("functional_init_arguments", marks=KERAS3),
         # Classes that ours are made of.
         pytest.param("CompileLoss", marks=KERAS3),
         pytest.param("CompileMetrics", marks=KERAS3),

@@ -115,8 +115,6 @@ keras2/batch_statistics.py
   trace: a BatchNormalization's _assign_new_value, _assign_moving_average, _calculate_mean_and_var, fused:
     only examples count
   trace: a layer's _activity_regularizer: only examples count
-keras2/addons.py
-  process: tensorflow_addons.utils.resource_loader.LazySO.ops: it says why it is missing; Addons load anywhere
 training/process_group.py
   call: a callback list's callbacks: only the chief writes
 keras3/enqueuer.py

@@ -25,8 +25,6 @@ keras.src.backend: in_symbolic_scope
 keras.src.callbacks.backup_and_restore:BackupAndRestore. _save_model
 keras.src.layers.layer:Layer. _flatten_layers
 keras.src.models.functional: Functional
-keras.src.models.model: functional_init_arguments
-keras.src.ops.nn: LogSoftmax Softmax
 keras.src.optimizers.base_optimizer:BaseOptimizer. _get_variable_index _track_variable
 keras.src.saving.keras_saveable:KerasSaveable. _unpickle_model
 keras.src.saving.object_registration: GLOBAL_CUSTOM_NAMES
@@ -120,7 +118,6 @@ keras.src.engine.functional: Functional
 keras.src.engine.keras_tensor: KerasTensor
 keras.src.engine.training:Model. _get_optimizer _validate_and_get_metrics_result _validate_compile
 keras.src.engine.training:Model. _validate_target_and_loss
-keras.src.engine.training: is_functional_model_init_params
 keras.src.layers.normalization.batch_normalization:BatchNormalizationBase. _assign_moving_average _assign_new_value
 keras.src.layers.normalization.batch_normalization:BatchNormalizationBase. _calculate_mean_and_var
 keras.src.losses:Loss. _get_reduction
@@ -143,7 +140,7 @@ LossesContainer. _built _loss_weights _losses _output_names _per_output_metrics 
 LossesContainer. _user_losses
 MeanMetricWrapper. _fn _fn_kwargs
 MetricsContainer. _built _metrics _user_metrics _user_weighted_metrics _weighted_metrics
-Model. _compile_config _distribution_strategy _is_compiled _keras_api_names _steps_per_execution _test_counter
+Model. _compile_config _distribution_strategy _keras_api_names _steps_per_execution _test_counter
 Model. _train_counter compiled_loss compiled_metrics
 MultiHeadAttention. _softmax
 Optimizer. _create_all_weights _distribution_strategy _hyper _index_dict _iterations

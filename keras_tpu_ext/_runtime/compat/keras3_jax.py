@@ -86,10 +86,7 @@ def kernel_depth(depth: int) -> int:
 
 
 def unsharded_state_patches(model: Model) -> list[Patch]:
-    """Return patches for a step of Keras that is lowered for devices that do not exist.
-
-    Keras before 3.12 ties the state to where its variables are.
-    """
+    """Return patches for lowering a step of Keras before 3.12, which ties the state to where its variables are."""
     if VERSION >= (3, 12):
         return []
 
@@ -126,15 +123,10 @@ def keeping_state(model: Model) -> Iterator[None]:
 
 
 def state_after_predict(model: Model, before: Any, after: Any) -> Any:
-    """Return the state with which Keras's loop over the batches to predict continues.
-
-    Args:
-        model: The model; Keras before 3.9 leaves its trainable variables with donated values.
-        before: Values of the trainable and of the other variables, as the loop passed them: lists.
-        after: The same after the execution.
-    """
+    """Return the state with which Keras's loop over the batches to predict continues, given that it passed."""
     if VERSION >= (3, 9):
         return after
+    # The older one leaves the trainable variables with donated values.
     before[0][:] = after[0]  # the loop continues with this very list
     for variable, value in zip(model.trainable_variables, after[0], strict=True):
         variable.assign(value)

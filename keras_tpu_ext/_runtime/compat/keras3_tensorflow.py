@@ -26,10 +26,7 @@ def count_step(optimizer: Optimizer) -> None:
 
 
 def sum_when_read() -> None:
-    """Make Keras before 3.10 sum over replicas when a variable is read, as later versions do, not when written.
-
-    Otherwise a total that each replica has added to would be summed once for each replica.
-    """
+    """Make Keras before 3.10 sum over replicas when a variable is read, as later versions do, not when written."""
     if VERSION < (3, 10):
         install([(keras.Variable, "keras.Variable._initialize", _initialize)])
 

@@ -1,10 +1,12 @@
 """Keras 3 on JAX, which today's TPU images offer; TensorFlow need not be installed."""
 
-from keras_tpu_ext._runtime.common.protocols import MessageTerms, Runtime
+from typing import cast
+
+from keras_tpu_ext._runtime.common.protocols import MessageTerms, Ops, Runtime
 from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, progress, training_state
 from keras_tpu_ext._runtime.jax.program import TrainStep
-from keras_tpu_ext._runtime.keras3 import models, policies
-from keras_tpu_ext._runtime.keras3.addons import import_addons
+from keras_tpu_ext._runtime.keras3 import import_addons
+from keras_tpu_ext._runtime.training import models, policies
 
 message_terms = MessageTerms(
     framework="JAX",
@@ -15,7 +17,7 @@ runtime = Runtime(
     batch=batch,
     devices=devices,
     models=models,
-    ops=ops,
+    ops=cast(Ops, ops),  # a type checker does not see the functions of `keras.ops`
     policies=policies,
     probes=probes,
     progress=progress,

@@ -11,7 +11,7 @@ import jax
 import keras
 
 from keras_tpu_ext._runtime.common.types import Layer, Model
-from keras_tpu_ext._runtime.keras3.models import flatten_layers
+from keras_tpu_ext._runtime.training.models import flatten_layers
 from keras_tpu_ext.errors import ArgumentError
 
 

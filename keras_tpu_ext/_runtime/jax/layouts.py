@@ -25,7 +25,8 @@ from keras_tpu_ext._runtime.compat.keras3_jax import (
 from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, mesh_sizes
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of, facts_of_variable
 from keras_tpu_ext._runtime.jax.update import step_variables
-from keras_tpu_ext._runtime.keras3.models import flatten_layers, optimizers_of
+from keras_tpu_ext._runtime.keras3.models import optimizers_of
+from keras_tpu_ext._runtime.training.models import flatten_layers
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext.errors import LayoutWarning
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax import lax
+from keras.ops import *  # noqa: F403
 
 from keras_tpu_ext._runtime.compat.keras3 import add_counter as add_counter
 from keras_tpu_ext._runtime.compat.keras3 import in_symbolic_call as in_symbolic_call
 from keras_tpu_ext._runtime.compat.keras3 import no_autocast as no_autocast
-from keras_tpu_ext._runtime.compat.keras3_ops import *  # noqa: F403
 
 _OF_8_BITS = ("bfloat16", "uint8")  # no more significant bits than matrix units multiply at once
 

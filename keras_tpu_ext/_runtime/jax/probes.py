@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.jax.loop import steps_of
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step
 from keras_tpu_ext._runtime.jax.program import TrainStep
-from keras_tpu_ext._runtime.keras3.probes import record_gradients as record_gradients
+from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
 from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow
 

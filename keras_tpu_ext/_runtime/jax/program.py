@@ -55,9 +55,7 @@ from keras_tpu_ext._runtime.jax.update import (
 )
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.functional import become_functional, reduced
-from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses
-from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
+from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses, reduced, track_all_variables
 from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
@@ -322,7 +320,6 @@ class TrainStep(ExactModel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         bind(self, keras.distribution.distribution())
-        become_functional(self, args, kwargs)
         super().__init__(*args, **kwargs)
 
     def __reduce__(self: Any) -> Any:

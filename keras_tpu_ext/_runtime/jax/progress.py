@@ -6,8 +6,8 @@ import importlib.util
 from collections.abc import Mapping
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
-from keras_tpu_ext._runtime.keras3.progress import end_names_last_batch as end_names_last_batch
-from keras_tpu_ext._runtime.keras3.progress import loss_scale as loss_scale
+from keras_tpu_ext._runtime.compat import end_names_last_batch as end_names_last_batch
+from keras_tpu_ext._runtime.training.overflow import loss_scale as loss_scale
 from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen

@@ -1,18 +1,20 @@
 """Keras 2 on TensorFlow: TensorFlow 2.15, or tf-keras beside a newer TensorFlow."""
 
 import dataclasses
+from typing import cast
 
-from keras_tpu_ext._runtime.common.protocols import Runtime
-from keras_tpu_ext._runtime.keras2 import models, ops, policies, probes, progress, training_state
+from keras_tpu_ext._runtime.common.protocols import Ops, Runtime
+from keras_tpu_ext._runtime.keras2 import training_state
 from keras_tpu_ext._runtime.keras2.addons import import_addons
 from keras_tpu_ext._runtime.keras2.step import TrainStep
-from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms
+from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, ops, probes, progress
+from keras_tpu_ext._runtime.training import models, policies
 
 runtime = Runtime(
     batch=batch,
     devices=devices,
     models=models,
-    ops=ops,
+    ops=cast(Ops, ops),  # a type checker does not see the functions of `keras.ops`
     policies=policies,
     probes=probes,
     progress=progress,

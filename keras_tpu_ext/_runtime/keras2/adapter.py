@@ -10,16 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer, Variable
-from keras_tpu_ext._runtime.compat.keras2 import keras, private
-from keras_tpu_ext._runtime.keras2 import batch_statistics, models
+from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer
+from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras, private
+from keras_tpu_ext._runtime.keras2 import batch_statistics
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
-from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, averaging, is_mean_local, valid_fraction
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
-from keras_tpu_ext._runtime.training.adapter import is_overridden
+from keras_tpu_ext._runtime.training import models
 from keras_tpu_ext._runtime.training.batch import Batch
 
 # The key of the epoch's number in a checkpoint of `BackupAndRestore`.
@@ -56,19 +54,15 @@ def _is_known(thing: Any) -> bool:
 class Keras2Adapter:
     """The `TensorFlowAdapter` of Keras 2."""
 
-    compile_arguments = staticmethod(models.compile_arguments)
-    output_activations = staticmethod(models.output_activations)
-    expects_logits = staticmethod(models.expects_logits)
-    as_keras_traces = staticmethod(with_autograph)
-
-    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options for Keras's own `compile`."""
-        return options
+    probabilities_taken_for_logits = staticmethod(models.probabilities_taken_for_logits)
+    exclude_padding = staticmethod(batch_statistics.exclude_padding)
+    build_for = staticmethod(optimizers.build)
+    apply_gradients = staticmethod(optimizers.apply_summed)
 
     def make_exact(self, model: Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics by exact ones."""
         model.compiled_loss = ExactLosses.of(model.compiled_loss)
-        ExactMetrics.take_over(model.compiled_metrics)
+        ExactMetrics.attach(model.compiled_metrics)
 
     def build_optimizer(self, model: Model) -> None:
         """Make the optimizer's variables; with several optimizers, only the user's step knows which each updates."""
@@ -96,11 +90,6 @@ class Keras2Adapter:
             return [model.name]
         return [layer.name for layer in inner._flatten_layers(include_self=False) if not _is_known(type(layer))]
 
-    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
-        """Return `x`, `y` and `sample_weight` of a batch."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, y, sample_weight
-
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""
         return model(x, training=training)
@@ -112,26 +101,10 @@ class Keras2Adapter:
             model._validate_target_and_loss(y, loss)
         return loss
 
-    def has_custom_compute_loss(self, model: Model) -> bool:
-        """Return whether `compute_loss` is the user's."""
-        return is_overridden(type(model), "compute_loss")
-
-    def has_custom_compute_metrics(self, model: Model) -> bool:
-        """Return whether `compute_metrics` is the user's."""
-        return type(model).compute_metrics is not keras.Model.compute_metrics
-
     def custom_metrics(self, model: Model) -> list[Metric]:
         """Return the metrics other than those of `compile`, which know about padding."""
         compiled = [*model.compiled_loss.metrics, *model.compiled_metrics.metrics]
         return [metric for metric in model.metrics if all(metric is not other for other in compiled)]
-
-    def loss_tracker(self, model: Model) -> Metric:
-        """Return the metric that tracks the loss; as an attribute it would be saved, but not found again."""
-        return model.compiled_loss._total_loss_mean
-
-    def exclude_padding(self, model: Model) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which layers learn only from the examples of the batch."""
-        return batch_statistics.exclude_padding(model)
 
     def layer_losses(self, model: Model) -> list[tf.Tensor]:
         """Return the current `add_loss` terms of layers."""
@@ -157,25 +130,11 @@ class Keras2Adapter:
 
     def scale_loss(self, optimizer: Optimizer, loss: tf.Tensor) -> tf.Tensor:
         """Return the loss times the scale of an optimizer that scales it."""
-        return optimizer.get_scaled_loss(loss) if optimizers.scales(optimizer) else loss
+        return optimizer.get_scaled_loss(loss) if isinstance(optimizer, LossScaleOptimizer) else loss
 
     def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[Any]:
         """Undo `scale_loss`, which an optimizer of Keras 2 leaves to whoever computes the gradients."""
-        return optimizer.get_unscaled_gradients(gradients) if optimizers.scales(optimizer) else gradients
-
-    def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-        """Create the variables of `optimizer`, outside the graph."""
-        optimizers.build(optimizer, variables)
-
-    def apply_gradients(
-        self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
-    ) -> None:
-        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
-        optimizers.apply_summed(optimizer, gradients, variables)
-
-    def count_skipped(self, optimizer: Optimizer) -> None:
-        """Count a skipped step, as Keras 2's own `LossScaleOptimizer` does."""
-        assign_replicated(optimizer.iterations, tf.convert_to_tensor(optimizer.iterations) + 1)
+        return optimizer.get_unscaled_gradients(gradients) if isinstance(optimizer, LossScaleOptimizer) else gradients
 
 
 def _elements_of_examples(unreduced: tf.Tensor) -> tf.Tensor:

@@ -14,13 +14,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, private
-from keras_tpu_ext.errors import AddonsWarning, MissingExtraError, RuntimeNotSupportedError
+from keras_tpu_ext.errors import AddonsWarning, MissingExtraError
 
 _ALIASED = (
     "",
@@ -45,7 +43,6 @@ def import_addons() -> ModuleType:
         warnings.filterwarnings("ignore", "Tensorflow Addons supports using Python ops", UserWarning)
         addons = importlib.import_module("tensorflow_addons")
     addons.options.disable_custom_kernel()  # use the Python implementations
-    _explain_compiled_operations()
     warnings.warn(
         f"TensorFlow Addons {addons.__version__} was made for TensorFlow 2.15. On {tf.__version__} its Python parts "
         "work here and its compiled operations do not; docs/addons.md lists both.",
@@ -70,20 +67,6 @@ def _alias_keras_modules() -> Iterator[None]:
                 del sys.modules[name]
             else:
                 sys.modules[name] = module
-
-
-def _explain_compiled_operations() -> None:
-    """Make compiled operations say why they are missing; TensorFlow would name an undefined symbol."""
-    loader = importlib.import_module("tensorflow_addons.utils.resource_loader").LazySO
-
-    def ops(self: Any) -> NoReturn:
-        raise RuntimeNotSupportedError(
-            f"This part of TensorFlow Addons, {self.relative_path}, is compiled and was built for TensorFlow "
-            f"2.15; TensorFlow {tf.__version__} cannot load it. Use TensorFlow 2.15 for it, or "
-            "another function: docs/addons.md lists what works here."
-        )
-
-    install([(loader, "tensorflow_addons.utils.resource_loader.LazySO.ops", lambda stock: property(ops))])
 
 
 def _install() -> str:

@@ -1,8 +1,4 @@
-"""Layers of Keras 2 that learn something from a batch as a whole: rows that are not examples do not count.
-
-A row is not an example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded. Batch
-normalisation takes its statistics, and activity regularisers their sums, from the examples only.
-"""
+"""Batch normalisation and activity regularisers of Keras 2, without rows that are padded or stand in for none."""
 
 from __future__ import annotations
 
@@ -34,15 +30,15 @@ def exclude_padding(model: Model) -> Iterator[None]:
     """Within the block, layers of `model` learn only from the examples of the current batch; see `batch_context`."""
     layers = list(model._flatten_layers())
     normalisations = [layer for layer in layers if isinstance(layer, BatchNormalizationBase)]
-    places = [place for layer in normalisations for place in _places(layer, synchronizes(model, layer))]
+    patches = [one for layer in normalisations for one in _patches(layer, synchronizes(model, layer))]
     if BATCH.valid is not None:
         regularised = [layer for layer in layers if getattr(layer, "_activity_regularizer", None) is not None]
-        places += [(layer, "a layer's _activity_regularizer", regularizer_of_examples) for layer in regularised]
-    with patched(places):
+        patches += [(layer, "a layer's _activity_regularizer", regularizer_of_examples) for layer in regularised]
+    with patched(patches):
         yield
 
 
-def _places(layer: Layer, synchronized: bool) -> list[Patch]:
+def _patches(layer: Layer, synchronized: bool) -> list[Patch]:
     """Return the patches of a batch normalisation; see `patched`."""
     of = "a BatchNormalization's "
     if not synchronized and BATCH.valid is None:
@@ -51,12 +47,12 @@ def _places(layer: Layer, synchronized: bool) -> list[Patch]:
         # `_assign_new_value` belongs to the fused kernel.
         return [(layer, f"{of}_assign_new_value", _assigning), (layer, f"{of}_assign_moving_average", _assigning)]
     moments = _Moments(layer, synchronized)
-    places: list[Patch] = [(layer, f"{of}_calculate_mean_and_var", lambda stock: moments)]
+    patches: list[Patch] = [(layer, f"{of}_calculate_mean_and_var", lambda stock: moments)]
     changes = [] if synchronized else [_assigning]  # if synchronized, all replicas have the same
     if layer.fused:  # that kernel knows nothing about rows and replicas
-        places.append((layer, f"{of}fused", lambda fused: False))
+        patches.append((layer, f"{of}fused", lambda fused: False))
         changes.append(moments.correcting)
-    return [*places, (layer, f"{of}_assign_moving_average", _composed(changes))]
+    return [*patches, (layer, f"{of}_assign_moving_average", _composed(changes))]
 
 
 def _composed(changes: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
@@ -67,9 +63,9 @@ def _assigning(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap an assignment, to keep the values of a replica without examples."""
 
     def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
-        there = has_any_example()
-        if there is not None:
-            value = tf.where(there, value, tf.cast(variable, value.dtype))
+        has_any = has_any_example()
+        if has_any is not None:
+            value = tf.where(has_any, value, tf.cast(variable, value.dtype))
         return stock(variable, value, *args)
 
     return assign

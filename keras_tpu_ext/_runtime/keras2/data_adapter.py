@@ -30,15 +30,14 @@ def replace_padded_batches(call: FitCall) -> None:
 
 
 def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
-    """Return a dataset of the batches of a `Sequence`, in a new order in each pass if `shuffle`.
-
-    As in Keras 3, its first two batches show the dimensions whose size varies.
-    """
+    """Return a dataset of the batches of a `Sequence`, in a new order in each pass if `shuffle`."""
+    # As in Keras 3, the first two batches show the dimensions whose size varies.
     first = _with_tuples(batches[0])
     leaves = tf.nest.flatten(first)
     second = tf.nest.flatten(batches[1]) if len(batches) > 1 else leaves
-    places = [i for i, leaf in enumerate(leaves) if leaf is not None]
-    signature = tuple(tf.TensorSpec(_common(leaves[i].shape, second[i].shape), leaves[i].dtype) for i in places)
+    positions = [i for i, leaf in enumerate(leaves) if leaf is not None]
+    shapes = [tf.TensorShape(leaves[i].shape).most_specific_compatible_shape(second[i].shape) for i in positions]
+    signature = tuple(tf.TensorSpec(shape, leaves[i].dtype) for shape, i in zip(shapes, positions, strict=True))
 
     def one_pass() -> Iterator[tuple[Any, ...]]:
         order = list(range(len(batches)))
@@ -46,31 +45,24 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
             random.shuffle(order)
         for index in order:
             of_batch = tf.nest.flatten(batches[index])
-            there = tuple(of_batch[i] for i in places)
-            for leaf, spec in zip(there, signature, strict=True):
+            present = tuple(of_batch[i] for i in positions)
+            for leaf, spec in zip(present, signature, strict=True):
                 if not spec.shape.is_compatible_with(leaf.shape):
                     raise ArgumentError(_OTHER_SHAPE.format(index=index, got=leaf.shape, needed=tuple(spec.shape)))
-            yield there
+            yield present
         if not isinstance(batches, IndexedBatches):
             batches.on_epoch_end()
 
-    def packed(*there: tf.Tensor) -> Any:
+    def packed(*present: tf.Tensor) -> Any:
         filled: list[Any] = [None] * len(leaves)
-        for place, leaf in zip(places, there, strict=True):
-            filled[place] = leaf
+        for position, leaf in zip(positions, present, strict=True):
+            filled[position] = leaf
         return tf.nest.pack_sequence_as(first, filled)
 
     dataset = tf.data.Dataset.from_generator(one_pass, output_signature=signature).map(packed)
     if isinstance(batches, IndexedBatches):  # whose passes may begin in the middle
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
-
-
-def _common(one: tuple[int, ...], other: tuple[int, ...]) -> list[int | None] | None:
-    """Return the shape that two shapes have in common; a dimension in which they differ is `None`."""
-    if len(one) != len(other):
-        return None
-    return [size if size == again else None for size, again in zip(one, other, strict=True)]
 
 
 def _with_tuples(batch: Nest) -> Any:

@@ -106,11 +106,7 @@ class Keras2LocalLoss(LocalLoss):
 
 
 def _track(tracker: Any, share: tf.Tensor, rows: tf.Tensor) -> None:
-    """Track the mean of all batches, each weighted by its rows, as Keras does on one device.
-
-    The tracker's variables are summed over replicas when they are read, so every replica adds its part of the batch's
-    value.
-    """
+    """Track the mean of all batches, each weighted by its rows, as on one device; reading sums over replicas."""
     # Keras weights a batch by the rows of its targets; a batch without targets has weight 1, whatever its size.
     weight = tf.constant(1.0) / num_replicas() if rows is None else _examples(rows)
     (total,) = sum_over_replicas([weight])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Optimizer, Variable
-from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras
+from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.update import divide
 from keras_tpu_ext.errors import ArgumentError
@@ -24,16 +23,16 @@ _KNOWN = ("keras", "tf_keras", "tensorflow_addons")
 
 def apply_summed(optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
     """Let `optimizer` clip and apply gradients that are already summed over replicas; call it in a replica."""
-    pairs = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
-    if _can_be_told(optimizer):
+    pairs = list(zip(gradients, variables, strict=True))
+    if _takes_summed(optimizer):
         optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
         return
     # A user's own optimizer without such an argument sums over replicas again.
     optimizer.apply_gradients([(None if g is None else divide(g, num_replicas()), v) for g, v in pairs])
 
 
-def without_gradients_of_its_own(optimizer: Optimizer) -> Any:
-    """Return `optimizer`."""
+def check_computes_no_gradients(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that overrides how gradients are computed."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     for name in ("compute_gradients", "_compute_gradients", "minimize"):
         owner = next((base for base in type(inner).__mro__ if name in vars(base)), None)
@@ -43,10 +42,9 @@ def without_gradients_of_its_own(optimizer: Optimizer) -> Any:
                 f"overrides {name}(), which would not be called. Write in its place: def apply_gradients(self, "
                 "grads_and_vars, **kwargs), which gets the gradients of the whole batch."
             )
-    return optimizer
 
 
-def _can_be_told(optimizer: Optimizer) -> bool:
+def _takes_summed(optimizer: Optimizer) -> bool:
     parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
     return any(p.name == "experimental_aggregate_gradients" or p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -63,8 +61,3 @@ def is_legacy(optimizer: Optimizer) -> bool:
     """Return whether an optimizer is one of `optimizers.legacy`, like those of TensorFlow Addons."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return isinstance(inner, keras.optimizers.legacy.Optimizer)
-
-
-def scales(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer scales the loss."""
-    return isinstance(optimizer, LossScaleOptimizer)

@@ -14,13 +14,13 @@ from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2 import optimizer as _optimizer
 from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
-from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
 from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
 from keras_tpu_ext._runtime.keras2.loss import LocalLosses
+from keras_tpu_ext._runtime.keras2.optimizer import check_computes_no_gradients
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
@@ -51,13 +51,13 @@ class Keras2Program(TensorFlowProgram):
             self._build_before_tracing()
             self.build_accumulator()
         self.reset_flushes()
-        step = with_autograph(wrap_custom_step(model, model.train_step))
+        step = as_keras_traces(wrap_custom_step(model, model.train_step))
         return make_steps_function(model, step, trains=True, counter=model._train_counter)
 
     def make_test_function(self) -> Callable[..., Any]:
         """Return the function that `evaluate` calls for one execution."""
         model = self.model
-        step = with_autograph(wrap_custom_step(model, model.test_step))
+        step = as_keras_traces(wrap_custom_step(model, model.test_step))
         return make_steps_function(model, step, trains=False, counter=model._test_counter)
 
     def make_predict_function(self, stock: Callable[[], Any]) -> Callable[..., Any]:
@@ -92,26 +92,23 @@ class Keras2Program(TensorFlowProgram):
 
     def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         is_last = is_own_step(type(self.model).train_step) and is_own_step(type(self.model).test_step)
-        if num_replicas() > 1 and is_last and not self.adapter.has_custom_compute_metrics(self.model):
+        if num_replicas() > 1 and is_last and not self.has_custom_compute_metrics():
             # Their results, which Keras would sum over replicas in every step, are read after the last step.
             self.model.compiled_metrics.update_state(y, y_pred, sample_weight)
             return {}
         return super()._updated_metrics(x, y, y_pred, sample_weight)
 
     def optimizers(self, stock: Callable[[Any], Any], optimizer: Optimizer) -> Any:
-        """Return the optimizer or optimizers, wrapped for mixed_float16 as by Keras if the step is not ours.
-
-        A user's own `train_step` scales the loss by the methods of that wrapper, as Keras's guide says; our step
-        scales it itself.
-        """
+        """Return the optimizer or optimizers, wrapped by Keras for mixed_float16 if a user's step scales the loss."""
         if self.leaves_scaling_to_its_optimizer() and not self.scales_loss:
             return stock(optimizer)
         return tf.nest.map_structure(self._one_optimizer, optimizer)
 
     def _one_optimizer(self, optimizer: Optimizer) -> Optimizer:
         optimizer = keras.optimizers.get(optimizer)
-        has_own_step = self.leaves_scaling_to_its_optimizer()
-        return optimizer if has_own_step else _optimizer.without_gradients_of_its_own(optimizer)
+        if not self.leaves_scaling_to_its_optimizer():
+            check_computes_no_gradients(optimizer)
+        return optimizer
 
     def leaves_scaling_to_its_optimizer(self) -> bool:
         """Return whether the model has a `train_step` of its own."""
@@ -135,11 +132,7 @@ class Keras2Program(TensorFlowProgram):
         override(model, "_distribution_strategy", strategy)
 
     def prepare(self, call: FitCall) -> None:
-        """Let Keras read padded batches as such.
-
-        Raises:
-            ScopeError: If layers were built by a call after the block.
-        """
+        """Let Keras read padded batches as such; refuse layers that were built by a call after the block."""
         _check_variables(self.model, self.model.distribute_strategy)
         replace_padded_batches(call)
 

@@ -7,9 +7,8 @@ import re
 from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Nest, Optimizer
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2.autograph import with_autograph
-from keras_tpu_ext._runtime.keras2.functional import become_functional
 from keras_tpu_ext._runtime.keras2.program import Keras2Program
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ScopeError
@@ -19,10 +18,6 @@ class TrainStep(ExactModel):
     """The mixin that makes the step of a `tf.keras.Model` exact for any number of replicas."""
 
     _kte = functools.cached_property(Keras2Program)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        become_functional(self, args, kwargs)
-        super().__init__(*args, **kwargs)
 
     @property
     def steps_per_execution(self: Any) -> int:
@@ -57,7 +52,7 @@ class TrainStep(ExactModel):
     def get_metrics_result(self: Any) -> Any:
         """Return the results of all metrics, as Keras does."""
         model: Any = super()
-        return with_autograph(model.get_metrics_result)()
+        return as_keras_traces(model.get_metrics_result)()
 
     def _get_optimizer(self: Any, optimizer: Optimizer) -> Any:
         model: Any = super()

@@ -9,13 +9,13 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.protocols import SavedVariable
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2.models import draws_random_numbers, flatten_layers
 from keras_tpu_ext._runtime.keras2.optimizer import is_legacy
 from keras_tpu_ext._runtime.keras2.resumable_data import reading_batches as reading_batches
 from keras_tpu_ext._runtime.tensorflow.replicas import with_none
 from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
 from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
 from keras_tpu_ext._runtime.training.model import is_own_step
+from keras_tpu_ext._runtime.training.models import draws_random_numbers, flatten_layers
 from keras_tpu_ext.errors import CheckpointError
 
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
@@ -108,7 +108,7 @@ def _has_trained(model: Model) -> bool:
 def _build(model: Model) -> None:
     """Create the variables that Keras creates in the first step."""
     if not _has_trained(model):
-        x, y, _ = model._kte.adapter.unpack(with_none(model._kte.running.data.element_spec))
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(with_none(model._kte.running.data.element_spec))
         predictions = model(_one_example(x, getattr(model, "inputs", None)), training=False)
         model.compiled_loss.build(predictions)
         model.compiled_metrics.build(predictions, _one_example(y, None))

@@ -10,8 +10,8 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.keras3 import models
 from keras_tpu_ext._runtime.keras3.compile_utils import ExactCompileLoss, ExactMetrics
+from keras_tpu_ext._runtime.training import models
 from keras_tpu_ext._runtime.training.batch import Batch
 
 _File: Any = private("keras.src.utils.file_utils:File")
@@ -21,13 +21,7 @@ _exists: Any = private("keras.src.utils.file_utils:exists")
 class Keras3Adapter:
     """The `KerasAdapter` of Keras 3."""
 
-    compile_arguments = staticmethod(models.compile_arguments)
-    output_activations = staticmethod(models.output_activations)
-    expects_logits = staticmethod(models.expects_logits)
-
-    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Keep Keras from wrapping the optimizer under mixed_float16: the step scales the loss itself."""
-        return {**options, "auto_scale_loss": False}
+    probabilities_taken_for_logits = staticmethod(models.probabilities_taken_for_logits)
 
     def make_exact(self, model: keras.Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics by exact ones."""
@@ -36,7 +30,7 @@ class Keras3Adapter:
         if compiled is not None and not isinstance(compiled, ExactCompileLoss):
             model._compile_loss = ExactCompileLoss.of(compiled, batch)
         if model._compile_metrics is not None:
-            ExactMetrics.take_over(model._compile_metrics, batch)
+            ExactMetrics.attach(model._compile_metrics, batch)
 
     def build_optimizer(self, model: keras.Model) -> None:
         """Make the optimizer's variables."""

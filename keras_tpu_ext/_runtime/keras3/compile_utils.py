@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.common.types import Metric, Nest, Tensor
-from keras_tpu_ext._runtime.compat import mask_of, with_mask
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.compile_utils import (
     LocalLoss,
-    has_own_update,
-    is_function,
-    needs_whole_batch,
-    reduces_batch,
-    respects_weights,
+    runs_own_code,
+    update_metric,
 )
 
 CompileLoss: Any = private("keras.src.trainers.compile_utils:CompileLoss")
@@ -57,17 +51,13 @@ class Keras3LocalLoss(LocalLoss):
 
 
 class ExactMetrics(CompileMetrics):
-    """A `CompileMetrics` that does not count padded rows in any metric, weighted or not.
-
-    Keras's own metrics give such a row the weight zero, which keeps every shape static. Other metrics may use weights
-    in any way, or not at all; they get only the rows of examples.
-    """
+    """A `CompileMetrics` that does not count padded rows in any metric, weighted or not."""
 
     knows_padding = True
     _batch: Batch
 
     @classmethod
-    def take_over(cls, compiled: CompileMetrics, batch: Batch) -> None:
+    def attach(cls, compiled: CompileMetrics, batch: Batch) -> None:
         """Turn the metrics that `compile` has created into this class."""
         compiled.__class__ = cls
         vars(compiled)["_batch"] = batch
@@ -77,7 +67,7 @@ class ExactMetrics(CompileMetrics):
         if not self.built:
             self.build(y_true, y_pred)
         batch = self._batch
-        if not batch.needs_gather() or (not batch.is_padded() and not self._has_own()):
+        if not batch.needs_gather() or (not batch.is_padded() and not any(map(runs_own_code, self.metrics))):
             super().update_state(y_true, y_pred, sample_weight)
             return
         y_true, y_pred = self._flatten_y(y_true), self._flatten_y(y_pred)
@@ -88,38 +78,4 @@ class ExactMetrics(CompileMetrics):
         for of_outputs, given in ((self._flat_metrics, unweighted), (self._flat_weighted_metrics, weights)):
             for of_output, true, predicted, weight in zip(of_outputs, y_true, y_pred, given, strict=False):
                 for metric in of_output.metrics if of_output is not None else ():
-                    _update(batch, metric, true, predicted, weight)
-
-    def _has_own(self) -> bool:
-        lists = [*self._flat_metrics, *self._flat_weighted_metrics]
-        metrics = [metric for of_output in lists if of_output for metric in of_output.metrics]
-        return any(is_function(metric) or has_own_update(metric) for metric in metrics)
-
-
-def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weight: Tensor) -> None:
-    if reduces_batch(metric, batch, true, predicted):
-        # It reduces its examples to one number: call it with all of them, on every replica alike.
-        true, whole, weight = batch.gather_examples((true, predicted, weight))
-        with batch.whole_batch_view():
-            metric.update_state(true, whole, weight)
-    elif batch.num_replicas() > 1 and needs_whole_batch(metric, batch, true, predicted, weight):
-        true, whole, weight = batch.gather_examples((true, predicted, weight))
-        with batch.whole_state(metric.variables), batch.whole_batch_view():
-            metric.update_state(true, whole, weight)
-    elif not batch.is_padded() or (
-        respects_weights(metric, predicted) and batch.valid_rows_of(predicted) is not None
-    ):
-        metric.update_state(true, predicted, _weights_of_one(batch, predicted) if weight is None else weight)
-    else:
-        mask = batch.select_valid_rows(mask_of(predicted))
-        true, predicted, weight = (batch.select_valid_rows(part) for part in (true, predicted, weight))
-        metric.update_state(true, with_mask(predicted, mask), weight)
-
-
-def _weights_of_one(batch: Batch, outputs: Tensor) -> Any:
-    """Return weight one for every example, in the shape of the mask if there is one: Keras multiplies the two."""
-    if not batch.is_padded():
-        return None
-    mask = mask_of(outputs)
-    real = batch.valid_rows_of(outputs) if mask is None else batch.zero_invalid_rows(keras.ops.ones_like(mask))
-    return keras.ops.cast(real, "float32")
+                    update_metric(metric, batch, true, predicted, weight)

@@ -7,33 +7,15 @@ from typing import Any
 import keras
 
 from keras_tpu_ext._runtime.common.types import Layer, Model
-from keras_tpu_ext._runtime.keras3.models import functional_of
+from keras_tpu_ext._runtime.compat.keras3 import functional_of
 
 # Of the operations that a functional model may have between its layers, the elementwise ones.
-_ELEMENTWISE = {
-    *(
-        "Absolute",
-        "Add",
-        "Cast",
-        "Clip",
-        "Divide",
-        "Exp",
-        "Gelu",
-        "LeakyRelu",
-        "Log",
-        "Maximum",
-        "Minimum",
-        "Multiply",
-    ),
-    *("Negative", "Power", "Relu", "Relu6", "Sigmoid", "Silu", "Softplus", "Sqrt", "Square", "Subtract", "Tanh"),
-    "TrueDivide",
-}
-_MIXING = (
-    "MixUp",
-    "CutMix",
-    "RandAugment",
-    "AugMix",
-)  # Keras's layers that mix the examples of a batch; ours handle padded rows
+_ELEMENTWISE = (
+    "Absolute Add Cast Clip Divide Exp Gelu LeakyRelu Log Maximum Minimum Multiply Negative Power Relu Relu6 Sigmoid "
+    "Silu Softplus Sqrt Square Subtract Tanh TrueDivide"
+)
+# Keras's layers that mix the examples of a batch; ours handle padded rows.
+_MIXING = ("MixUp", "CutMix", "RandAugment", "AugMix")
 
 
 def own_layers(model: Model) -> list[str]:
@@ -59,7 +41,7 @@ def is_of_keras(thing: Any) -> bool:
 
 
 def _operation_is_known(operation: keras.Operation) -> bool:
-    return type(operation).__name__ in _ELEMENTWISE and is_of_keras(type(operation))
+    return type(operation).__name__ in _ELEMENTWISE.split() and is_of_keras(type(operation))
 
 
 def _layer_is_known(layer: Layer) -> bool:

@@ -1,12 +1,14 @@
 """Keras 3 on TensorFlow: the reference runtime."""
 
-from keras_tpu_ext._runtime.common.protocols import Runtime
+from typing import cast
+
+from keras_tpu_ext._runtime.common.protocols import Ops, Runtime
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import sum_when_read as _sum_when_read
-from keras_tpu_ext._runtime.keras3 import models, policies
-from keras_tpu_ext._runtime.keras3.addons import import_addons
-from keras_tpu_ext._runtime.keras3_tf import ops, probes, progress, training_state
+from keras_tpu_ext._runtime.keras3 import import_addons
+from keras_tpu_ext._runtime.keras3_tf import training_state
 from keras_tpu_ext._runtime.keras3_tf.step import TrainStep
-from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms
+from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, ops, probes, progress
+from keras_tpu_ext._runtime.training import models, policies
 
 _sum_when_read()
 
@@ -14,7 +16,7 @@ runtime = Runtime(
     batch=batch,
     devices=devices,
     models=models,
-    ops=ops,
+    ops=cast(Ops, ops),  # a type checker does not see the functions of `keras.ops`
     policies=policies,
     probes=probes,
     progress=progress,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,10 +14,10 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, install, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
-from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read
+from keras_tpu_ext._runtime.compat.keras3_tensorflow import is_summed_when_read
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
-from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
 from keras_tpu_ext._runtime.keras3.per_example import own_layers
+from keras_tpu_ext._runtime.keras3_tf.optimizer import apply_summed
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     KERAS_PATCHES,
@@ -35,8 +35,7 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     synchronizes,
     weights_of,
 )
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
-from keras_tpu_ext._runtime.training.adapter import is_overridden
+from keras_tpu_ext._runtime.tensorflow.replicas import number_of_replicated
 
 TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
 losses: Any = private("keras.src.losses.loss")
@@ -50,30 +49,16 @@ install([(keras.Variable, "keras.Variable.__int__", functools.partial(number_of_
 install([(keras.Variable, "keras.Variable.__float__", functools.partial(number_of_replicated, float))])
 
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
 class Keras3TensorFlowAdapter(Keras3Adapter):
     """The `TensorFlowAdapter` of Keras 3."""
 
-    def as_keras_traces(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Return `function`: Keras 3 converts no user code by AutoGraph."""
-        return function
-
-    def own_layers(self, model: Model) -> list[str]:
-        """Return the names of layers and operations that are not known to process each example independently."""
-        return own_layers(model)
+    own_layers = staticmethod(own_layers)
+    apply_gradients = staticmethod(apply_summed)
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""
         variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
         return any(is_summed_when_read(variable) for variable in variables)
-
-    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
-        """Return `x`, `y` and `sample_weight` of a batch."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        return x, y, sample_weight
 
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""
@@ -83,21 +68,9 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         """Call `compute_loss` of `model`, which need not accept `training`."""
         return model._compute_loss(y=y, training=training, **batch)
 
-    def has_custom_compute_loss(self, model: Model) -> bool:
-        """Return whether `compute_loss` is the user's."""
-        return is_overridden(type(model), "compute_loss")
-
-    def has_custom_compute_metrics(self, model: Model) -> bool:
-        """Return whether `compute_metrics` is the user's."""
-        return type(model).compute_metrics is not keras.Model.compute_metrics
-
     def custom_metrics(self, model: Model) -> list[Metric]:
         """Return all metrics: those of `compile` know about padding."""
         return list(model.metrics)
-
-    def loss_tracker(self, model: Model) -> Metric:
-        """Return the metric that tracks the loss."""
-        return model._loss_tracker
 
     @contextlib.contextmanager
     def exclude_padding(self, model: Model) -> Iterator[None]:
@@ -117,11 +90,9 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
 
     @contextlib.contextmanager
     def record_layer_losses(self, model: Model) -> Iterator[None]:
-        """Within the block, `add_loss` terms of this replica are added to `BATCH.layer_losses`.
-
-        A layer keeps its terms until its next call, which may be another replica's: replicas take turns at every
-        sum over replicas, and a synchronized batch normalization has one in the middle of the forward pass.
-        """
+        """Within the block, `add_loss` terms of this replica are added to `BATCH.layer_losses`."""
+        # A layer keeps its terms until its next call, which may be another replica's: replicas take turns at every
+        # sum over replicas, and a synchronized batch normalization has one in the middle of the forward pass.
         BATCH.layer_losses = []
         with patched([_recording_patch(layer) for layer in model._flatten_layers()]):
             yield
@@ -146,86 +117,10 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         return gradients
 
     def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-        """Create the variables of `optimizer` before the graph.
-
-        In a graph, TensorFlow would trace twice and keep both traces behind a condition; in a loop they would have no
-        shape.
-        """
+        """Create the variables of `optimizer` before the graph, which would be traced twice, into a condition."""
         if not optimizer.built:
             with tf.init_scope():
                 optimizer.build(variables)
-
-    def apply_gradients(
-        self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
-    ) -> None:
-        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
-        view = without_all_reduce(optimizer)
-        view.apply_gradients(zip(gradients, variables, strict=True))
-        _overwrite_with_averages(innermost(view))
-
-    def count_skipped(self, optimizer: Optimizer) -> None:
-        """Do nothing: Keras 3 does not count skipped steps."""
-
-
-def _accumulate_or_apply(
-    view: keras.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
-) -> None:
-    """Do what Keras's own method does; its condition is inside the replicas, where MirroredStrategy fails."""
-    steps = view.gradient_accumulation_steps
-    if not steps:
-        super(type(view), view)._backend_apply_gradients(gradients, variables)
-        return
-    sums = [view._accumulated_gradients[view._get_variable_index(variable)] for variable in variables]
-
-    def apply(*gradients: tf.Tensor) -> None:
-        means = [(total + gradient) / steps for total, gradient in zip(sums, gradients, strict=True)]
-        means = view._clip_gradients(means)
-        view._apply_weight_decay(variables)
-        view._backend_update_step(means, variables, view.learning_rate)
-        for total in sums:
-            assign_replicated(total, tf.zeros(total.shape, total.dtype))
-
-    def add(*gradients: tf.Tensor) -> None:
-        for total, gradient in zip(sums, gradients, strict=True):
-            assign_replicated(total, total + gradient)
-
-    is_last = tf.equal((tf.convert_to_tensor(view._iterations) + 1) % steps, 0)
-    cross_replica_cond(is_last, apply, add, *gradients)
-    if view.use_ema:
-        view._update_model_variables_moving_average(view._trainable_variables)
-    count_step(view)
-
-
-_VIEW_MEMBERS = (
-    ("_all_reduce_sum_gradients", lambda self, grads_and_vars: grads_and_vars),
-    ("_backend_apply_gradients", _accumulate_or_apply),
-    # A condition that updates variables must be outside the replicas; see `_overwrite_with_averages`.
-    ("ema_overwrite_frequency", property(lambda self: None)),
-)
-
-
-def without_all_reduce(optimizer: Optimizer) -> Optimizer:
-    """Return a view of `optimizer` that takes gradients already summed over replicas.
-
-    Keras's optimizers sum over replicas inside `apply`. This view can go when `apply` has an argument that says that
-    its gradients are reduced, as in Keras 2 (`skip_gradients_aggregation`).
-    """
-    return optimizer_view(optimizer, _VIEW_MEMBERS)
-
-
-def _overwrite_with_averages(view: Any) -> None:
-    """Overwrite the variables with their moving averages when the optimizer's `ema_overwrite_frequency` says so."""
-    every = view.__dict__.get("ema_overwrite_frequency")
-    if not (view.use_ema and every):
-        return
-
-    def overwrite() -> None:
-        for variable, average in zip(view._trainable_variables, view._model_variables_moving_average, strict=True):
-            if average is not None:
-                assign_replicated(variable, tf.convert_to_tensor(average))
-
-    steps = (tf.convert_to_tensor(view._iterations) - 1) // (view.gradient_accumulation_steps or 1) + 1
-    cross_replica_cond(tf.equal(steps % every, 0), overwrite, lambda: None)
 
 
 def _recording_patch(layer: Layer) -> Patch:
@@ -255,11 +150,11 @@ def _moments(
         mean, variance, _ = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
     else:
         mean, variance = stock(inputs, zero_invalid_rows(mask))
-    there = has_any_example()
-    if there is None:
+    has_any = has_any_example()
+    if has_any is None:
         return mean, variance
-    kept = tf.cast(layer.moving_mean.value, mean.dtype), tf.cast(layer.moving_variance.value, variance.dtype)
-    return (
-        tf.where(there, mean, tf.reshape(kept[0], tf.shape(mean))),
-        tf.where(there, variance, tf.reshape(kept[1], tf.shape(variance))),
-    )
+
+    def or_moving(value: tf.Tensor, moving: keras.Variable) -> tf.Tensor:
+        return tf.where(has_any, value, tf.reshape(tf.cast(moving.value, value.dtype), tf.shape(value)))
+
+    return or_moving(mean, layer.moving_mean), or_moving(variance, layer.moving_variance)

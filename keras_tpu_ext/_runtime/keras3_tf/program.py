@@ -89,10 +89,7 @@ class Keras3TensorFlowProgram(TensorFlowProgram):
             call.arguments["x"] = in_order(self.model.distribute_strategy, call.arguments["x"])
 
     def symbolic_build(self, iterator: Any, data_batch: Any) -> None:
-        """Build from the specs of the data, before any batch is taken.
-
-        Keras takes the first batch and averages it over the replicas, which fails if it does not divide evenly.
-        """
+        """Build from the specs of the data: Keras averages the first batch, which must then divide evenly."""
         model = self.model
         if iterator is not None:
             enumerate_executions(model, iterator)

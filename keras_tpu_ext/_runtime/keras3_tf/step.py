@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.keras3.functional import become_functional, reduced
+from keras_tpu_ext._runtime.keras3.models import reduced
 from keras_tpu_ext._runtime.keras3_tf.program import Keras3TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
 from keras_tpu_ext._runtime.training.model import ExactModel
@@ -18,10 +18,6 @@ class TrainStep(ExactModel):
     """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
 
     _kte = functools.cached_property(Keras3TensorFlowProgram)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        become_functional(self, args, kwargs)
-        super().__init__(*args, **kwargs)
 
     def __reduce__(self: Any) -> Any:
         """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""

@@ -13,16 +13,13 @@ from keras_tpu_ext._runtime.common.flops import LOOP, FlopsCount, UncountableErr
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.tensorflow.graph_axis import graph_of_function
 from keras_tpu_ext._runtime.tensorflow.replicas import is_none
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
 
-_Traceable = Callable[..., Nest]
 
-
-def count_flops(
-    model: Model, batch: Nest, batch_size: int, as_keras_traces: Callable[[_Traceable], _Traceable]
-) -> FlopsCount:
+def count_flops(model: Model, batch: Nest, batch_size: int) -> FlopsCount:
     """Count the FLOPs of a train step of `model`, given the specs of a batch that `run_and_describe` returns.
 
     It is traced outside the model's strategy, as the step of one device with the whole batch. For Keras's step and

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
+from keras_tpu_ext._runtime.compat import loss_tracker_of
 from keras_tpu_ext._runtime.tensorflow.custom_step import own_predict_step
 from keras_tpu_ext._runtime.tensorflow.model_separability import find_separability
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch, with_none
@@ -268,8 +269,8 @@ def _exact_logs(model: Model, outputs: Any) -> dict[str, tf.Tensor]:
 
 def _loss_if_tracked(model: Model, tracked: tf.Tensor, returned: tf.Tensor) -> tf.Tensor:
     """Return the tracked loss, or the loss that a user's own step returned but never tracked."""
-    tracker = model._kte.adapter.loss_tracker(model)
-    if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
+    tracker = loss_tracker_of(model)
+    if tracker is None or [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
         return tracked
     count, tracked = tf.convert_to_tensor(tracker.count), tf.convert_to_tensor(tracked)
     return tf.where(count > 0, tracked, tf.cast(returned, tracked.dtype))

@@ -24,12 +24,16 @@ from keras_tpu_ext._runtime.common.lowering import (
     roles_of,
     wrap_lowering_errors,
 )
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.compat import build_for_step
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.tensorflow import VERSION
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
 from keras_tpu_ext._runtime.training.model import ExactModel
+from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 _TOO_OLD = f"TensorFlow {tf.__version__} cannot write what the TPU compiler reads (StableHLO)"
 _NEWER = "ask with TensorFlow 2.19 or newer; for Keras 2 there, install tf-keras and set TF_USE_LEGACY_KERAS=1"
@@ -48,28 +52,20 @@ _DYNAMIC = re.compile(r"mhlo\.unknown|tensor<\?")
 _LOCATION = re.compile(r"loc\(([^\n]*)\)\s*$", re.MULTILINE)
 _DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 
-Step = Callable[[Nest], Nest]
 
-
-def lower_step(
-    model: Model,
-    batch: tuple[Nest, ...],
-    replicas: int,
-    *,
-    build: Callable[[Model, Nest, Step], None],
-    as_keras_traces: Callable[[Step], Step],
-) -> LoweredStep:
+def lower_step(model: Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     _check_can_lower(model)
     parts = given_parts(batch)
     check_dtypes(tf.nest.flatten(parts), model)
     whole = tf.nest.map_structure(_spec, parts)
+    replicas = opened.num_replicas
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([spec.shape[0] // replicas, *spec.shape[1:]], spec.dtype), whole
     )
     step = wrap_custom_step(model, model.train_step) if isinstance(model, ExactModel) else model.train_step
     with wrap_lowering_errors(model):
-        build(model, one, step)
+        _build(model, one, step)
         strategy = CompileOnlyStrategy(replicas)
         results: list[tf.Tensor] = []
 
@@ -92,6 +88,18 @@ def lower_step(
         arguments={},
         results=len(results),
     )
+
+
+def _build(model: Model, data_spec: Nest, step: Callable[[Nest], Nest]) -> None:
+    """Create the variables that the step needs."""
+
+    def on_leaves(*leaves: tf.Tensor) -> Nest:
+        return step(tf.nest.pack_sequence_as(data_spec, leaves))
+
+    traced = tf.function(as_keras_traces(on_leaves))
+    build_for_step(model, data_spec, lambda: traced.get_concrete_function(*tf.nest.flatten(data_spec)))
+    if step_state_of(model) is not None:
+        model._kte.build_accumulator()
 
 
 def _check_can_lower(model: Model) -> None:

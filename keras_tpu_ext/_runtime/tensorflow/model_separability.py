@@ -12,9 +12,11 @@ from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, trial_context
 from keras_tpu_ext._runtime.tensorflow.replicas import holding_whole_batch, with_none
 from keras_tpu_ext._runtime.tensorflow.separability import Separability, number_of_lookups, of_model, of_step
+from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CustomStepWarning, MixedExamplesWarning
 
@@ -82,18 +84,18 @@ def _of_layers(model: Model, specs: Nest, *, training: bool) -> Separability:
     stateful = [layer.name for layer in model._flatten_layers() if _is_stateful(layer)]
     if stateful:
         return Separability(f"{', '.join(stateful)} keeps a state for each row of a batch")
-    x, _, _ = adapter.unpack(specs)
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
         with adapter.exclude_padding(model):
-            outputs = adapter.as_keras_traces(adapter.forward)(model, x, training=training)
+            outputs = as_keras_traces(adapter.forward)(model, x, training=training)
         return outputs, adapter.layer_losses(model)
 
     with trial_context():
         found = of_model(forward, [x], _variables(model))
     if not found.is_certain and not adapter.own_layers(model):
         found = Separability()
-    if found.is_row_by_row and training and adapter.has_custom_compute_loss(model):
+    if found.is_row_by_row and training and is_overridden(type(model), "compute_loss"):
         return _of_own_loss(model, specs, found)
     return found
 
@@ -107,12 +109,12 @@ def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separabi
 
     def lookups(*, with_loss: bool) -> int | None:
         def forward(data: Nest) -> None:
-            x, y, sample_weight = adapter.unpack(without_own_weights(data))
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
             with trial_context(data), holding_whole_batch():
-                y_pred = adapter.as_keras_traces(adapter.forward)(model, x, training=True)
+                y_pred = as_keras_traces(adapter.forward)(model, x, training=True)
                 arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight, "training": True}
                 if with_loss:
-                    adapter.as_keras_traces(adapter.compute_loss)(model, **arguments)
+                    as_keras_traces(adapter.compute_loss)(model, **arguments)
 
         return number_of_lookups(forward, [specs])
 
@@ -124,7 +126,7 @@ def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separabi
 
 def _of_own_prediction(model: Model, specs: Nest, step: Callable[..., Any]) -> Separability:
     with trial_context():
-        return of_model(lambda data: (model._kte.adapter.as_keras_traces(step)(data), []), [specs], _variables(model))
+        return of_model(lambda data: (as_keras_traces(step)(data), []), [specs], _variables(model))
 
 
 def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
@@ -136,7 +138,7 @@ def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
 
     def traced(data: Nest) -> Any:
         with trial_context(data), model._kte.adapter.exclude_padding(model):
-            logs = model._kte.adapter.as_keras_traces(step)(data)
+            logs = as_keras_traces(step)(data)
             is_for_replicas[0] = is_for_replicas[0] or BATCH.asks_mean
         return logs
 

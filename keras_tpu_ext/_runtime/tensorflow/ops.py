@@ -7,10 +7,15 @@ numbers are split into parts that are exact in these formats, and the products o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime import compat
 from keras_tpu_ext._runtime.common.types import Array, Variable
+from keras_tpu_ext._runtime.compat import add_counter as add_counter
+from keras_tpu_ext._runtime.compat import in_symbolic_call as in_symbolic_call
+from keras_tpu_ext._runtime.compat import no_autocast as no_autocast
 from keras_tpu_ext._runtime.tensorflow.replicas import native
 
 _UNSPLIT = ("bfloat16", "uint8", "float64")  # with 8 significant bits, or not a dtype of matrix units
@@ -64,3 +69,7 @@ def value_of(variable: Variable) -> Array | None:
 def ensure_shape(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
     """Set the static shape of `values`; `None` means any size."""
     return tf.ensure_shape(values, shape)
+
+
+def __getattr__(name: str) -> Any:  # the functions of `keras.ops`
+    return getattr(compat.ops, name)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, without_own_weights
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     KERAS_PATCHES,
@@ -47,7 +48,7 @@ from keras_tpu_ext._runtime.tensorflow.update import (
     accumulate_or_apply,
     flush_window,
 )
-from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter
+from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter, is_overridden
 from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
@@ -68,7 +69,7 @@ class TensorFlowProgram(ExactProgram):
         """Predict one replica's part of the batch, which may be empty; for a padded one say which rows count."""
         if takes_whole_batch(self.model, self.model.predict_step) and num_replicas() > 1:
             return predict_on_whole_batch(self.model.predict_step, data)
-        x, _, _ = self.adapter.unpack(with_none(data))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(with_none(data))
         has_rows = has_any(x)
         outputs = self.adapter.forward(self.model, one_row_if_empty(x, has_rows), training=False)
         outputs = no_row_if_empty(outputs, has_rows)
@@ -208,7 +209,7 @@ class TensorFlowProgram(ExactProgram):
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
         with batch_context(data):
-            yield self.adapter.unpack(without_own_weights(data))
+            yield keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
 
     def _augmented(self, x: Nest, y: Nest) -> tuple[Any, Any]:
         """Return the batch as the model should see it."""
@@ -256,7 +257,7 @@ class TensorFlowProgram(ExactProgram):
         adapter, layer_losses = self.adapter, BATCH.layer_losses
         arguments = {"sample_weight": sample_weight, "training": training}
         adapter.set_layer_losses(self.model, layer_losses)
-        if not needs_gather() or not adapter.has_custom_compute_loss(self.model):
+        if not needs_gather() or not is_overridden(type(self.model), "compute_loss"):
             local = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
             if local is None or not local.shape.rank:
                 return local, local
@@ -273,9 +274,13 @@ class TensorFlowProgram(ExactProgram):
         local = loss / tf.cast(replicas, loss.dtype)
         return local, tf.reduce_mean(local)
 
+    def has_custom_compute_metrics(self) -> bool:
+        """Return whether `compute_metrics` is the user's."""
+        return type(self.model).compute_metrics is not keras.Model.compute_metrics
+
     def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         # Only a user's function updates metrics other than those of `compile`, which know about padded rows.
-        is_padded = BATCH.valid is not None and self.adapter.has_custom_compute_metrics(self.model)
+        is_padded = BATCH.valid is not None and self.has_custom_compute_metrics()
         with mask_metrics(self.adapter.custom_metrics(self.model) if is_padded else ()):
             return dict(self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer, Variable
-from keras_tpu_ext._runtime.compat import new_variable, path_of
+from keras_tpu_ext._runtime.compat import COUNTS_SKIPPED_STEPS, new_variable, path_of
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
     cross_replica_cond,
@@ -138,7 +138,8 @@ def _step(
         model._kte.adapter.apply_gradients(optimizer, gradients, variables)
 
     def count_skipped() -> None:
-        model._kte.adapter.count_skipped(optimizer)
+        if COUNTS_SKIPPED_STEPS:
+            assign_replicated(optimizer.iterations, tf.convert_to_tensor(optimizer.iterations) + 1)
 
     model._kte.state.loss_scaler.apply_or_skip(gradients, apply, count_skipped, restore)
 

@@ -6,8 +6,8 @@ A model holds one adapter, which is stateless.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import (
@@ -27,17 +27,8 @@ from keras_tpu_ext._runtime.training.batch import Batch
 class KerasAdapter(Protocol):
     """What `compile`, `fit` and saving need to know about a Keras version."""
 
-    def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
-        """Return the arguments of a call of `keras.Model.compile` by name; on Keras 3 with `auto_scale_loss`."""
-
-    def output_activations(self, model: Model) -> list[tuple[str, str, str]]:
-        """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
-
-    def expects_logits(self, loss: Loss) -> bool:
-        """Return True if a Keras loss applies softmax or sigmoid itself."""
-
-    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options for Keras's own `compile`."""
+    def probabilities_taken_for_logits(self, model: Model) -> list[str]:
+        """Return a message for each softmax or sigmoid output of a compiled `model` whose loss expects logits."""
 
     def make_exact(self, model: Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics of `model` by exact ones."""
@@ -52,15 +43,8 @@ class KerasAdapter(Protocol):
         """Return patches with which one of Keras's callbacks takes part in saving but writes nothing."""
 
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
 class TensorFlowAdapter(KerasAdapter, Protocol):
     """What a step on TensorFlow also needs to know about a Keras version; each replica calls this for itself."""
-
-    def as_keras_traces(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Return `function`; AutoGraph treats the user code that it calls as in Keras's own functions."""
 
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
@@ -68,17 +52,8 @@ class TensorFlowAdapter(KerasAdapter, Protocol):
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""
 
-    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
-        """Return `x`, `y` and `sample_weight` of a batch."""
-
     def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> Tensor | None:
         """Call `compute_loss` of `model`, which may be the user's."""
-
-    def has_custom_compute_loss(self, model: Model) -> bool:
-        """Return whether `compute_loss` is the user's."""
-
-    def has_custom_compute_metrics(self, model: Model) -> bool:
-        """Return whether `compute_metrics` is the user's."""
 
     def custom_metrics(self, model: Model) -> list[Metric]:
         """Return the metrics that the user's code may update."""
@@ -111,12 +86,6 @@ class TensorFlowAdapter(KerasAdapter, Protocol):
         self, optimizer: Optimizer, gradients: Sequence[Tensor], variables: Sequence[Variable]
     ) -> None:
         """Let `optimizer` clip and apply gradients that are already summed over replicas."""
-
-    def count_skipped(self, optimizer: Optimizer) -> None:
-        """Count a skipped step of `optimizer`, if that Keras does."""
-
-    def loss_tracker(self, model: Model) -> Metric:
-        """Return the metric that tracks the loss."""
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""

@@ -1,11 +1,12 @@
-"""The arguments of `compile` that Keras does not know, and a loss that contradicts its output."""
+"""The arguments of `compile` that Keras does not know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keras_tpu_ext._runtime.common.types import Loss, Model
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.compile_utils import is_of_keras
@@ -33,6 +34,13 @@ class CompileOptions(NamedTuple):
     weights_by_tokens: bool  # whether tokens weight these batches, and not examples
     auto_steps: bool  # whether to find `steps_per_execution` while training
     given: Mapping[str, Any]  # what was given, other than defaults, to compile the model again after loading it
+
+
+def compile_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+    """Return the arguments of a call of `keras.Model.compile` by name, including those in Keras 2's `**kwargs`."""
+    given = inspect.signature(keras.Model.compile).bind_partial(None, *args, **kwargs).arguments
+    given.update(given.pop("kwargs", {}))
+    return {name: value for name, value in given.items() if name != "self"}
 
 
 def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) -> CompileOptions:
@@ -106,35 +114,3 @@ def _optimizer_scaling(optimizer: object) -> str:
         return type(optimizer).__name__
     factor = getattr(optimizer, "loss_scale_factor", None)
     return "" if factor is None else f"loss_scale_factor={factor}"
-
-
-def probabilities_taken_for_logits(model: Model) -> list[str]:
-    """Return a message for each softmax or sigmoid output of a functional `model` whose loss has `from_logits=True`.
-
-    A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts.
-    """
-    messages = []
-    adapter = model._kte.adapter
-    for loss, (layer, activation) in _losses_by_output(model):
-        if isinstance(loss, keras.losses.Loss) and adapter.expects_logits(loss):
-            messages.append(
-                f"The output of layer {layer!r} is a {activation}, but its loss "
-                f"{type(loss).__name__} has from_logits=True and applies {activation} once more, so the model "
-                f"may hardly learn. Write {type(loss).__name__}(from_logits=False), or take the {activation} out "
-                "of the layer."
-            )
-    return messages
-
-
-def _losses_by_output(model: Model) -> Iterator[tuple[Loss | None, tuple[str, str]]]:
-    outputs = model._kte.adapter.output_activations(model)
-    loss = model.loss
-    for position, (name, layer, activation) in enumerate(outputs):
-        if activation not in ("softmax", "sigmoid"):
-            continue
-        if isinstance(loss, dict):
-            yield loss.get(name), (layer, activation)
-        elif isinstance(loss, (list, tuple)):
-            yield (loss[position] if position < len(loss) else None), (layer, activation)
-        else:
-            yield loss, (layer, activation)

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Loss, Metric, Nest, Tensor
-from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree
+from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, number, recorded
 
@@ -170,7 +170,7 @@ def reduces_batch(metric: Metric, batch: Batch, true: Tensor, predicted: Tensor)
     return not rank_of(values(true, predicted)) or not batch.is_row_by_row(values, (true, predicted))
 
 
-def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor) -> bool:
+def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor | None) -> bool:
     """Return whether an update of a metric with `specs` runs the user's code and may keep other than sums of rows.
 
     The class attribute `keeps_sums = True` declares that such a metric keeps only sums. A metric that creates its
@@ -208,6 +208,54 @@ def respects_weights(metric: Metric, predicted: Tensor) -> bool:
         return is_of_keras(type(metric)) and not is_function(metric)
     takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)
     return is_of_keras(type(metric)) and (takes_rows or mask_of(predicted) is not None)
+
+
+def runs_own_code(metric: Metric) -> bool:
+    """Return whether an update of a metric runs the user's code."""
+    return is_function(metric) or has_own_update(metric)
+
+
+def update_metric(
+    metric: Metric,
+    batch: Batch,
+    true: Tensor,
+    predicted: Tensor,
+    weight: Tensor | None,
+    *,
+    reduces: Callable[[Metric, Batch, Tensor, Tensor], bool] = reduces_batch,
+) -> None:
+    """Update a metric with the examples of a batch that may be padded, or split over replicas.
+
+    Keras's own metrics give a padded row the weight zero, which keeps every shape static. Other metrics may use
+    weights in any way, or not at all; they get only the rows of examples.
+
+    Args:
+        metric: The metric.
+        batch: The batch.
+        true: Targets.
+        predicted: Predictions, with their mask.
+        weight: The weight of each row, or `None`.
+        reduces: Says as `reduces_batch` whether the metric needs the rows of all replicas at once, and on each.
+    """
+    takes_whole = reduces(metric, batch, true, predicted)
+    keeps_whole = not takes_whole and batch.num_replicas() > 1
+    if takes_whole or (keeps_whole and needs_whole_batch(metric, batch, true, predicted, weight)):
+        true, whole, weight = batch.gather_examples((true, predicted, weight))
+        state = contextlib.nullcontext() if takes_whole else batch.whole_state(metric.variables)
+        with state, batch.whole_batch_view():
+            metric.update_state(true, whole, weight)
+    elif not batch.is_padded():
+        metric.update_state(true, predicted, weight)
+    elif respects_weights(metric, predicted) and batch.valid_rows_of(predicted) is not None:
+        # Weight one for every example, in the shape of the mask if there is one: Keras multiplies the two.
+        mask = mask_of(predicted)
+        ones = batch.valid_rows_of(predicted) if mask is None else ops.ones_like(mask)
+        weight = ops.cast(ones if weight is None else weight, "float32")
+        metric.update_state(true, predicted, batch.zero_invalid_rows(weight))
+    else:
+        select = batch.select_valid_rows
+        predicted = with_mask(select(predicted), select(mask_of(predicted)))
+        metric.update_state(select(true), predicted, select(weight))
 
 
 def _is_of_addons(thing: object) -> bool:

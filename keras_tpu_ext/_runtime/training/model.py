@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.training.functional import become_functional
 from keras_tpu_ext._runtime.training.program import ExactProgram
 
 # The call of `keras.Model`'s method that this thread is in: the model, the method's name, and the rest of it.
@@ -44,6 +45,10 @@ class ExactModel:
     """
 
     _kte: functools.cached_property[ExactProgram]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        become_functional(self, args, kwargs)
+        super().__init__(*args, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register this package's classes for H5 files, which look up a class by its bare name."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from keras_tpu_ext._runtime.common.protocols import Overflow
-from keras_tpu_ext._runtime.common.types import Model, Variable
-from keras_tpu_ext._runtime.compat import LossScaleOptimizer, keras, new_variable, ops
+from keras_tpu_ext._runtime.common.types import Model, Tensor, Variable
+from keras_tpu_ext._runtime.compat import COUNTS_SKIPPED_STEPS, LossScaleOptimizer, keras, new_variable, ops, scale_of
 from keras_tpu_ext._runtime.training.progress import train_steps
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
@@ -64,10 +64,21 @@ def unwatch_overflow(model: Model) -> None:
         _set_watch(model, None)
 
 
+def loss_scale(model: Model) -> float | None:
+    """Return the loss scale of the next step; `None` without loss scaling."""
+    state = step_state_of(model)
+    scale: Tensor | Variable | None = None
+    if state is not None and state.loss_scaler:
+        scale = state.scale
+    elif isinstance(model.optimizer, LossScaleOptimizer):
+        scale = scale_of(model.optimizer)
+    return None if scale is None else float(ops.convert_to_numpy(scale))
+
+
 def skipped_steps(model: Model) -> int | None:
     """Return the number of steps skipped since `compile`, or `None` if nothing counts them.
 
-    Those that a `LossScaleOptimizer` skips are counted only while there is a watch.
+    If a `LossScaleOptimizer` of Keras 3 does the skipping, they are counted only while there is a watch.
     """
     state = step_state_of(model)
     if state is None:
@@ -75,7 +86,7 @@ def skipped_steps(model: Model) -> int | None:
     if state.loss_scaler:
         return int(ops.convert_to_numpy(state.skipped_steps))
     is_counted = isinstance(model.optimizer, LossScaleOptimizer) and state.accumulation_steps == 1
-    if not is_counted or state.overflow_watch is None:
+    if COUNTS_SKIPPED_STEPS or not is_counted or state.overflow_watch is None:
         return None
     watch: OverflowWatch = state.overflow_watch
     return watch.skipped(train_steps(model) or 0)

@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
-from keras_tpu_ext._runtime.compat import keras, tree
+from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter, is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
@@ -136,12 +136,12 @@ class ExactProgram(keras.layers.Layer):
     ) -> None:
         """Configure the model for training with Keras's own `compile` and the arguments that it does not know."""
         model = self.model
-        given = self.adapter.compile_arguments(args, kwargs)
+        given = compile_options.compile_arguments(args, kwargs)
         options = compile_options.compile_options(model, own, given)
         self.scales_loss, self.weights_by_tokens = options.loss_scale is not None, options.weights_by_tokens
         check_overrides(type(model))
         with explain_missing_names(), self.own_scope():
-            stock(**self.adapter.compile_options(options.of_keras))
+            stock(**{**options.of_keras, **COMPILE_OPTIONS})
             if self.is_plain:
                 self.adopt()
             self.check_compiled()
@@ -150,7 +150,7 @@ class ExactProgram(keras.layers.Layer):
         schedule = self.make_schedule() if options.auto_steps else None
         self.set_untracked(state=state, schedule=schedule, _given=options.given)
         self.reset_flushes()
-        for message in compile_options.probabilities_taken_for_logits(model):
+        for message in self.adapter.probabilities_taken_for_logits(model):
             warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
 
     def compile_config(self, config: dict[str, Any] | None) -> dict[str, Any]:

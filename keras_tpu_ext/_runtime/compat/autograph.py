@@ -1,4 +1,4 @@
-"""AutoGraph on Keras 2, which converts Python's `if`, `for` and `len` on tensors in user code.
+"""AutoGraph, which converts Python's `if`, `for` and `len` on tensors in user code: on Keras 2, not on Keras 3.
 
 The loop and the steps of this package are not converted. Layers, losses and metrics are converted only if their
 caller is, according to TensorFlow's control status.
@@ -12,19 +12,21 @@ from typing import Any, ParamSpec, TypeVar
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.select import chosen
 
 _ControlStatusCtx: Any = private("tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx")
 _Status: Any = private("tensorflow.python.autograph.core.ag_ctx:Status")
+_CONVERTS = chosen() == "keras2_tf"
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def with_autograph(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a function that is not converted itself, so that the user code that it calls is."""
+def as_keras_traces(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Wrap a function that is not converted itself, so that the user code that it calls is as under Keras."""
 
     def as_if_converted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if tf.executing_eagerly():
+        if tf.executing_eagerly() or not _CONVERTS:
             return function(*args, **kwargs)
         with _ControlStatusCtx(_Status.ENABLED):
             return function(*args, **kwargs)

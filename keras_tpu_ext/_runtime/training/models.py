@@ -1,0 +1,163 @@
+"""Inspect Keras models: the graph, and where softmaxes, losses and metrics are computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from keras_tpu_ext._runtime import compat
+from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
+from keras_tpu_ext._runtime.common.types import Layer, Loss, Model
+from keras_tpu_ext._runtime.compat import Functional, functional_of, keras, tree
+from keras_tpu_ext._runtime.compat import calls as calls
+from keras_tpu_ext._runtime.compat import clone as clone
+from keras_tpu_ext._runtime.compat import draws_random_numbers as draws_random_numbers
+from keras_tpu_ext._runtime.compat import inputs_and_outputs as inputs_and_outputs
+from keras_tpu_ext._runtime.compat import path_of as path_of
+from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session as reopened_by_clear_session
+from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
+from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin
+from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
+
+_SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v2: as `tf.nn.softmax` calls itself
+
+
+def is_compiled(model: Model) -> bool:
+    """Return True if `compile` was called."""
+    return compat.compiled_with(model) is not None
+
+
+@explain_missing_names()
+def flatten_layers(model: Model) -> list[Layer]:
+    """Return all layers of `model` at any depth, in order of creation, without the model itself."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def repeated_blocks(model: Model) -> list[str]:
+    """Return the names of composite layers whose class occurs several times, such as the blocks of a decoder."""
+    if not hasattr(keras, "RematScope"):  # Keras 2 has no scope in which layers compute their activations twice
+        return []
+    names: list[str] = []
+    pending = [model]
+    while pending:
+        inside = list(pending.pop(0)._flatten_layers(include_self=False, recursive=False))
+        composed = [layer for layer in inside if any(layer._flatten_layers(include_self=False, recursive=False))]
+        kinds = Counter(type(layer) for layer in composed if not isinstance(layer, keras.Model))
+        names += [layer.name for layer in composed if kinds[type(layer)] > 1]
+        pending += [layer for layer in composed if kinds[type(layer)] <= 1]
+    return names
+
+
+@explain_missing_names()
+def output_activations(model: Model) -> list[tuple[str, str, str]]:
+    """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
+    functional = functional_of(model)
+    if functional is None:
+        return []
+    layers = [_layer_of(tensor) for tensor in functional.outputs]
+    activations = ["softmax" if isinstance(layer, keras.layers.Softmax) else _activation(layer) for layer in layers]
+    names = [layer.name for layer in layers]
+    return list(zip(functional.output_names, names, activations, strict=True))
+
+
+def expects_logits(loss: Loss) -> bool:
+    """Return True if `loss` applies softmax or sigmoid itself."""
+    return bool(getattr(loss, "from_logits", False) or getattr(loss, "_fn_kwargs", {}).get("from_logits"))
+
+
+def probabilities_taken_for_logits(model: Model) -> list[str]:
+    """Return a message for each softmax or sigmoid output of a compiled `model` whose loss has `from_logits=True`.
+
+    A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts. Only
+    functional models can be inspected; for a subclassed model the list is empty.
+    """
+    messages = []
+    for position, (output, layer, activation) in enumerate(output_activations(model)):
+        loss = _loss_of(model.loss, output, position)
+        is_probability = activation in ("softmax", "sigmoid")
+        if is_probability and isinstance(loss, keras.losses.Loss) and expects_logits(loss):
+            name = type(loss).__name__
+            messages.append(
+                f"The output of layer {layer!r} is a {activation}, but its loss {name} has from_logits=True and "
+                f"applies {activation} once more, so the model may hardly learn. Write {name}(from_logits=False), or "
+                f"take the {activation} out of the layer."
+            )
+    return messages
+
+
+def softmaxes(model: Model) -> list[tuple[str, str, str]]:
+    """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth.
+
+    An operation such as `keras.ops.softmax` is found only in models made from inputs and outputs.
+    """
+    layers = flatten_layers(model)
+    # These create their own Softmax, whose dtype the user cannot set.
+    owned = {id(getattr(layer, "_softmax", None)) for layer in layers if isinstance(layer, compat.MULTI_HEAD)}
+    found = [layer for layer in layers if id(layer) not in owned and _computes_softmax(layer)]
+    described = [(layer.name, _class_name(layer), compat.compute_dtype(layer)) for layer in found]
+    functionals = [part for part in (model, *layers) if isinstance(part, Functional)]
+    operations = [one for part in functionals for one in getattr(part, "operations", ())]  # Keras 2 has layers only
+    softmaxes = [one for one in operations if _class_name(one) in ("Softmax", "LogSoftmax") and one not in layers]
+    return described + [(one.name, _class_name(one), str(one.output.dtype)) for one in softmaxes]
+
+
+def losses(model: Model) -> list[tuple[str, str, str, str]]:
+    """Return `(layer name, its dtype, loss class name, loss dtype)` of each output that a compiled loss reads.
+
+    The output layers of a subclassed model are unknown: the name of the loss stands for the layer. On Keras 2, where
+    a loss computes in the dtype of the output, such a model has no list.
+    """
+    if not is_compiled(model) or not model.loss:
+        return []
+    functional = functional_of(model)
+    if functional is None:
+        flat = [loss for loss in tree.flatten(model.loss) if isinstance(loss, keras.losses.Loss)]
+        dtypes = [compat.loss_dtype(loss, None) for loss in flat]
+        return [(one.name, "", type(one).__name__, dtype) for one, dtype in zip(flat, dtypes, strict=True) if dtype]
+    found = []
+    for position, (name, tensor) in enumerate(zip(functional.output_names, functional.outputs, strict=True)):
+        loss = _loss_of(model.loss, name, position)
+        if loss is not None:
+            dtype = compat.dtype_of(tensor)
+            found.append((_layer_of(tensor).name, dtype, type(loss).__name__, compat.loss_dtype(loss, tensor)))
+    return found
+
+
+def metrics(model: Model) -> list[tuple[str, str, str]]:
+    """Return `(metric name, class name, dtype)` of each metric of the model."""
+    compiled = compat.compiled_metrics_of(model) if is_compiled(model) else None
+    found = [metric for metric in model.metrics if metric is not compiled]
+    if compiled is not None:  # until the first batch it has only what the user gave
+        users = tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+        found += compiled.metrics or [metric for metric in users if isinstance(metric, keras.metrics.Metric)]
+    once = {id(metric): metric for metric in found}.values()
+    return [(metric.name, type(metric).__name__, str(metric.dtype)) for metric in once]
+
+
+def _layer_of(tensor: Any) -> Layer:
+    return tensor._keras_history[0]
+
+
+def _class_name(layer: Layer) -> str:
+    return type(layer).__name__.replace("GroupedQuery", "GroupQuery")  # as Keras exports it
+
+
+def _activation(layer: Layer) -> str:
+    return str(getattr(getattr(layer, "activation", None), "__name__", ""))
+
+
+def _computes_softmax(layer: Layer) -> bool:
+    if isinstance(layer, compat.MULTI_HEAD):
+        return not compat.fuses_attention(layer)
+    if isinstance(layer, (keras.layers.Softmax, keras.layers.Attention)):
+        return True
+    function = getattr(layer, "function", None)  # of the layer around an operation of TensorFlow, on Keras 2
+    return _activation(layer) in _SOFTMAX_NAMES or getattr(function, "__name__", "") in _SOFTMAX_NAMES
+
+
+def _loss_of(loss: Any, name: str, position: int) -> Loss | None:
+    if isinstance(loss, dict):
+        return loss.get(name)
+    if isinstance(loss, (list, tuple)):
+        return loss[position] if position < len(loss) else None
+    return loss
