@@ -345,11 +345,11 @@ def _open_workers(gpus: int, require: Kind | None, wanted: WantedDevices) -> Sco
     opened = _runtime.devices.open_workers()
     if wanted.devices not in (None, opened.num_replicas):
         raise ArgumentError(
-            f"{wanted} was asked for, but the cluster of {opened.told_by} has {opened.num_replicas}, and "
-            f"all of them train. Leave `{wanted.name}` out, or do without {opened.told_by}."
+            f"{wanted} was asked for, but the cluster of {opened.configured_by} has {opened.num_replicas}, and "
+            f"all of them train. Leave `{wanted.name}` out, or do without {opened.configured_by}."
         )
     hardware = dataclasses.replace(_cpu(), kind="gpu", name="GPUs", num_devices=gpus) if gpus else _cpu()
-    return Scope(hardware, opened.strategy, opened.num_replicas, note=f"a cluster, told by {opened.told_by}")
+    return Scope(hardware, opened.strategy, opened.num_replicas, note=f"a cluster, told by {opened.configured_by}")
 
 
 def _open_gpus(available: int, wanted: WantedDevices) -> Scope:

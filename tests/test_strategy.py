@@ -592,7 +592,7 @@ def test_warnings_are_only_given_where_something_is_wrong(machine):
 def test_a_cluster_told_by_tf_config_trains_together(machine, monkeypatch, gpus):
     machine.gpus = gpus
     monkeypatch.setattr(_runtime.devices, "num_workers", lambda: 3)
-    opened = OpenedStrategy("over the cluster", 3 * max(gpus, 1), told_by="TF_CONFIG")
+    opened = OpenedStrategy("over the cluster", 3 * max(gpus, 1), configured_by="TF_CONFIG")
     monkeypatch.setattr(_runtime.devices, "open_workers", lambda: opened)
     scope = kte.strategy_scope(require="gpu" if gpus else None)
     assert (scope.strategy, scope.num_replicas) == ("over the cluster", 3 * max(gpus, 1))

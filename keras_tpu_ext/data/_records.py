@@ -172,7 +172,7 @@ class _GapCheck:
                 " that can be read and ",
                 tf.strings.as_string(failed),
                 " that cannot (",
-                "" if log is None else log.first_places(),
+                "" if log is None else log.first_positions(),
                 '). Write on_error="raise" to see what is the matter with those, or a smaller batch_size.',
             ]
         )

@@ -69,7 +69,7 @@ class SkipLog:
         """Add places, and the number of records lost at each; in a graph."""
         return self._places.insert(places, lost)
 
-    def first_places(self) -> tf.Tensor:
+    def first_positions(self) -> tf.Tensor:
         """Return the first places as one text; in a graph."""
         return tf.strings.reduce_join(self._places.export()[0][:_SHOWN], separator=", ")
 
@@ -78,7 +78,14 @@ class SkipLog:
 
         def print_totals() -> tf.Tensor:
             head = f"keras_tpu_ext.data.{function}: this pass gave"
-            line = (head, came, "records and left out", failed, "that cannot be read, such as", self.first_places())
+            line = (
+                head,
+                came,
+                "records and left out",
+                failed,
+                "that cannot be read, such as",
+                self.first_positions(),
+            )
             with tf.control_dependencies([tf.print(*line, output_stream=sys.stderr)]):
                 return tf.constant(True)
 

@@ -63,7 +63,7 @@ class Augmentation(_runtime.keras.layers.Layer):
 
     def _random_bits(self, rows: Any, count: int) -> list[Any]:
         """Return `count` tensors of random bits for each of this replica's `rows`, and count the call."""
-        first, _ = _runtime.batch.place_in_batch(rows)
+        first, _ = _runtime.batch.position_in_batch(rows)
         key = (self.seed, ops.convert_to_tensor(self.calls))
         numbers = _runtime.batch.respects_padding(lambda: first + ops.arange(rows, dtype="int32"))()
         bits = random_bits(key, numbers, self._first_draw, count)

@@ -30,7 +30,7 @@ def split_batch(inputs: Any, axis: int, ghost_batch_size: int | None) -> WholeBa
     if ghost_batch_size is None:
         return WholeBatch(inputs, axis)
     rows = ops.shape(inputs)[0]
-    first, total = _runtime.batch.place_in_batch(rows)
+    first, total = _runtime.batch.position_in_batch(rows)
     if isinstance(rows, int) and isinstance(total, int) and rows % ghost_batch_size == 0:
         return LocalGhostBatches(inputs, axis, ghost_batch_size)
     return GhostSegments(inputs, axis, ghost_batch_size, first, total)

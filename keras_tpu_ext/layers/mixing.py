@@ -189,7 +189,7 @@ class _Pairs:
 
     def __init__(self, images: Any) -> None:
         self._rows = ops.shape(images)[0]
-        self._first, total = _runtime.batch.place_in_batch(self._rows)
+        self._first, total = _runtime.batch.position_in_batch(self._rows)
         # In this case every replica has the same number of rows, so each begins with an even index.
         self._is_aligned = isinstance(total, int) and isinstance(self._rows, int) and self._rows % 2 == 0
         # Whether each row's partner is an example on this replica; `None` if all are.

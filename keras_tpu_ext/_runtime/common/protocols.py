@@ -42,7 +42,7 @@ class OpenedStrategy:
     device_name: str = ""  # the framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty
     # True if the devices have bfloat16 matrix units; `None` if the framework does not say.
     supports_bfloat16: bool | None = None
-    told_by: str = ""  # the setting that joined several processes, such as `"TF_CONFIG"`; empty for one process
+    configured_by: str = ""  # the setting that joined several processes, such as `"TF_CONFIG"`; empty for one process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +259,7 @@ class Policies(Protocol):
 class Batch(Protocol):
     """The batch of the running step, for layers."""
 
-    def place_in_batch(self, rows: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
+    def position_in_batch(self, rows: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
         """Return the index of this replica's first row in the whole batch, and the number of rows of that batch."""
 
     def row_weights(self, inputs: Tensor) -> Tensor | None:

@@ -40,7 +40,7 @@ where = tf.where
 zeros_like = tf.zeros_like
 
 
-def arange(stop: Any, dtype: Any = None) -> Any:
+def arange(stop: Any, dtype: Any = None) -> tf.Tensor:
     """Return the numbers from 0 to `stop`, exclusive."""
     return tf.range(tf.cast(stop, dtype), dtype=dtype)
 
@@ -50,13 +50,13 @@ def convert_to_numpy(tensor: Tensor) -> Any:
     return tf.convert_to_tensor(tensor).numpy()
 
 
-def convert_to_tensor(value: Tensor, dtype: Any = None) -> Any:
+def convert_to_tensor(value: Tensor, dtype: Any = None) -> tf.Tensor:
     """Return a value as a tensor."""
     tensor = tf.convert_to_tensor(value)
     return tensor if dtype is None else tf.cast(tensor, dtype)
 
 
-def flip(tensor: Tensor, axis: int) -> Any:
+def flip(tensor: Tensor, axis: int) -> tf.Tensor:
     """Return a tensor in the reverse order along `axis`."""
     return tf.reverse(tensor, [axis])
 

@@ -101,7 +101,7 @@ def unsharded_state_patches(model: Model) -> list[Patch]:
     return [(model, "a model's _enforce_jax_state_sharding", lambda stock: as_it_is)]
 
 
-def share_seed() -> None:
+def broadcast_seed() -> None:
     """Let all processes start from one seed, unless the user has set one."""
     if VERSION >= (3, 10):
         private("keras.src.backend.jax.distribution_lib:initialize_rng")()

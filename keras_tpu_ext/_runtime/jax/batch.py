@@ -126,14 +126,14 @@ def keeps_sums(update: Callable[..., Any], specs: Sequence[Any], variables: Iter
     return True
 
 
-def valid_rows_of(values: jax.Array) -> Any:
+def valid_rows_of(values: jax.Array) -> jax.Array | None:
     """Return for each row of `values` whether it counts; `None` if every row does, or rows are not examples."""
     if BATCH.valid is None or not values.shape or not values.shape[0] or values.shape[0] % BATCH.valid.shape[0]:
         return None
     return jnp.repeat(BATCH.valid, values.shape[0] // BATCH.valid.shape[0])
 
 
-def zero_invalid_rows(values: jax.Array) -> Any:
+def zero_invalid_rows(values: jax.Array) -> jax.Array:
     """Return `values` with zeros in the rows that do not count."""
     valid = valid_rows_of(values)
     if valid is None:
@@ -184,13 +184,13 @@ def static_examples(rows: int | None) -> Any:
     return rows if BATCH.valid is None else BATCH.examples
 
 
-def row_weights(inputs: jax.Array) -> Any:
+def row_weights(inputs: jax.Array) -> jax.Array | None:
     """Return float32 weights of one or zero that broadcast to `inputs`; `None` if every row counts."""
     valid = valid_rows_of(inputs)
     return None if valid is None else jnp.reshape(valid, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
 
 
-def place_in_batch(rows: int | jax.Array) -> tuple[int, int | jax.Array]:
+def position_in_batch(rows: int | jax.Array) -> tuple[int, int | jax.Array]:
     """Return 0 and `rows`: a program on JAX holds the whole batch."""
     return 0, rows
 

@@ -23,7 +23,7 @@ import keras
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
+from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
@@ -78,9 +78,9 @@ def open_workers() -> OpenedStrategy:
     """Return the distribution over all devices of every process, accelerators before CPUs."""
     hide_accelerators()
     devices = jax.devices()
-    share_seed()  # one seed for all, even if JAX rather than Keras has joined them
-    told_by = "keras.distribution.initialize"
-    return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, told_by=told_by)
+    broadcast_seed()  # one seed for all, even if JAX rather than Keras has joined them
+    configured_by = "keras.distribution.initialize"
+    return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, configured_by=configured_by)
 
 
 @once_per_process

@@ -220,7 +220,7 @@ class JaxProgram(ExactProgram):
         """Return a context with the model's distribution."""
         return use_distribution(distribution_of(self.model))
 
-    def adopt(self) -> None:
+    def attach(self) -> None:
         """Bind the model to the open block; its variables are moved before they are used."""
         bind(self.model, keras.distribution.distribution())
 

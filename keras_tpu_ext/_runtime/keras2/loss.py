@@ -50,7 +50,7 @@ class ExactLosses(_LossesContainer):
 
     def __call__(
         self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None, regularization_losses: Any = None
-    ) -> Any:
+    ) -> tf.Tensor | None:
         """Return the loss, and track it and the loss of each output."""
         note_shared()
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
@@ -97,10 +97,10 @@ class Keras2LocalLoss(LocalLoss):
         unreduced.reduction = "none"
         return unreduced
 
-    def _weight_of_batch(self, y_pred: tf.Tensor) -> Any:
+    def _weight_of_batch(self, y_pred: tf.Tensor) -> tf.Tensor:
         return _examples(_rows(tf.nest.flatten(y_pred)[0]))
 
-    def _weight_of_values(self, values: tf.Tensor) -> Any:
+    def _weight_of_values(self, values: tf.Tensor) -> tf.Tensor:
         examples = sum_over_replicas([self._weight_of_batch(values)])[0]
         return super()._weight_of_values(values) * examples
 
@@ -123,10 +123,10 @@ def _count(tracker: Any, total: tf.Tensor, count: tf.Tensor) -> None:
     tracker.count.assign_add(tf.cast(count, tracker.count.dtype))
 
 
-def _rows(values: tf.Tensor) -> Any:
+def _rows(values: tf.Tensor) -> tf.Tensor:
     return values.nrows() if isinstance(values, tf.RaggedTensor) else tf.shape(values)[0]
 
 
-def _examples(rows: tf.Tensor) -> Any:
+def _examples(rows: tf.Tensor) -> tf.Tensor:
     """Return the number of this replica's examples in the current batch; `rows` if no step runs."""
     return tf.cast(rows if BATCH.examples is None else BATCH.examples, tf.float32)

@@ -81,7 +81,7 @@ class Keras2Program(TensorFlowProgram):
             text = _NOT_KEPT.format(path=filepath, lost=" and ".join(lost))
             warnings.warn(text, stacklevel=user_stack_level())
 
-    def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> Any:
+    def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> tf.Tensor | None:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""
         losses = LocalLosses(self.adapter.layer_losses(self.model))
         losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]
@@ -125,7 +125,7 @@ class Keras2Program(TensorFlowProgram):
         with reopened_by_clear_session(self.own_scope), handlers, patched([distributes]):
             yield
 
-    def adopt(self) -> None:
+    def attach(self) -> None:
         """Bind the model to the strategy of the open block, if it was made on it."""
         model, strategy = self.model, tf.distribute.get_strategy()
         _check_variables(model, strategy)

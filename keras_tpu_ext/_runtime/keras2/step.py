@@ -29,7 +29,7 @@ class TrainStep(ExactModel):
     def steps_per_execution(self: Any, value: int) -> None:
         keras.Model.steps_per_execution.fset(self, value)
 
-    def predict_step(self: Any, data: Nest) -> Any:
+    def predict_step(self: Any, data: Nest) -> Nest:
         """Predict one replica's part of the batch, which may be empty."""
         return self._kte.predict_step(data)
 

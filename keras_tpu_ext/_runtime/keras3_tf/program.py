@@ -60,7 +60,7 @@ class Keras3TensorFlowProgram(TensorFlowProgram):
         if self.model._distribute_strategy is not None:
             self.model.jit_compile = False
 
-    def adopt(self) -> None:
+    def attach(self) -> None:
         """Make the variables of a model that was made elsewhere again, on the strategy of the open block."""
         if not tf.distribute.has_strategy():
             return

@@ -24,7 +24,7 @@ class TrainStep(ExactModel):
         model: Any = super()
         return reduced(model.__reduce__())
 
-    def predict_step(self: Any, data: Nest) -> Any:
+    def predict_step(self: Any, data: Nest) -> Nest:
         """Predict one replica's part of the batch, which may be empty."""
         return self._kte.predict_step(data)
 
@@ -39,7 +39,7 @@ class TrainStep(ExactModel):
         """
         return self._kte.compute_loss(x, y, y_pred, sample_weight, training)
 
-    def predict_on_batch(self: Any, x: Nest) -> Any:
+    def predict_on_batch(self: Any, x: Nest) -> Nest:
         """Return predictions for one batch, which is split over the replicas rather than repeated on each."""
         self.make_predict_function()
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])

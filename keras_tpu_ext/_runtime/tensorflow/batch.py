@@ -316,7 +316,7 @@ def _of_examples(values: tf.Tensor) -> tf.Tensor:
     return values if weights is None else tf.where(weights > 0, values, tf.zeros_like(values))
 
 
-def place_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
+def position_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
     """Return the index of the first of this replica's `rows` in the whole batch, and that batch's number of rows."""
     count = num_replicas()
     if count == 1:

@@ -62,7 +62,7 @@ def open_workers() -> OpenedStrategy:
             "`with strategy_scope() as scope:` before the first line that makes a tensor, a model or a dataset."
         ) from error
     _agree_on_seed(strategy)
-    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), told_by="TF_CONFIG")
+    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), configured_by="TF_CONFIG")
 
 
 def _configure_coordination(cluster: dict[str, Any], seconds: int) -> None:

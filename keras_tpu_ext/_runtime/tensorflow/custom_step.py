@@ -28,7 +28,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     batch_context,
     gather_examples,
     has_any,
-    place_in_batch,
+    position_in_batch,
     whole_batch_view,
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
@@ -76,7 +76,7 @@ def predict_on_whole_batch(step: Step, data: Nest) -> Nest:
     """Return what `step` predicts for this replica's part of the batch, given the whole batch."""
     with batch_context(data, "own") as batch:
         rows = tf.cast(batch.examples, tf.int32)
-        begin, _ = place_in_batch(rows)
+        begin, _ = position_in_batch(rows)
         whole = gather_examples(data)
     with whole_batch_view():
         outputs = step(whole)

@@ -65,7 +65,7 @@ class TensorFlowProgram(ExactProgram):
         super().__init__(*args, **kwargs)
         self.set_untracked(separability={})
 
-    def predict_step(self, data: Nest) -> Any:
+    def predict_step(self, data: Nest) -> Nest:
         """Predict one replica's part of the batch, which may be empty; for a padded one say which rows count."""
         if takes_whole_batch(self.model, self.model.predict_step) and num_replicas() > 1:
             return predict_on_whole_batch(self.model.predict_step, data)
@@ -108,7 +108,7 @@ class TensorFlowProgram(ExactProgram):
             self._track_loss(tracked)
             return self._updated_metrics(x, y, y_pred, sample_weight)
 
-    def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> Any:
+    def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> tf.Tensor | None:
         """Return this replica's part of the loss, regularisers and `add_loss` terms of the whole batch."""
         note_shared()
         layer_losses = self.adapter.layer_losses(self.model)  # before another replica sets its own
@@ -125,7 +125,7 @@ class TensorFlowProgram(ExactProgram):
         in_own_step = BATCH.role != "exact" and not total.shape.rank
         return as_global(total) if in_own_step else total
 
-    def global_mean(self, per_example: tf.Tensor, sample_weight: Any = None) -> Any:
+    def global_mean(self, per_example: tf.Tensor, sample_weight: Any = None) -> tf.Tensor:
         """Return the mean over the whole batch, the same on all replicas; see `ExactModel.global_mean`."""
         note_shared()
         BATCH.asks_mean = True

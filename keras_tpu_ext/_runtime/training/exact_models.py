@@ -123,7 +123,7 @@ def _compiling(stock: Callable[..., None], trainer: type) -> Callable[..., None]
     @functools.wraps(stock)
     def compile(model: Model, *args: Any, **kwargs: Any) -> None:
         if _make_exact(model, trainer):
-            model._kte.adopt()
+            model._kte.attach()
             # Not the user's own `compile`, which has called this.
             call_exact(trainer, "compile", stock, model, *args, **kwargs)
         else:
@@ -138,7 +138,7 @@ def _running(stock: Callable[..., Nest], name: str, trainer: Any) -> Callable[..
         options = compiled_with(model)
         if not _make_exact(model, trainer):
             return stock(model, *args, **kwargs)
-        model._kte.adopt()
+        model._kte.attach()
         if options is not None:
             trainer.compile(model, **options)
         return call_exact(trainer, name, stock, model, *args, **kwargs)

@@ -105,7 +105,7 @@ class ExactProgram(keras.layers.Layer):
         """Make the variables of the gradient accumulator, if there is one."""
         raise NotImplementedError
 
-    def adopt(self) -> None:
+    def attach(self) -> None:
         """Move a plain model that was created elsewhere to the strategy of the open block."""
         raise NotImplementedError
 
@@ -143,7 +143,7 @@ class ExactProgram(keras.layers.Layer):
         with explain_missing_names(), self.own_scope():
             stock(**{**options.of_keras, **COMPILE_OPTIONS})
             if self.is_plain:
-                self.adopt()
+                self.attach()
             self.check_compiled()
             self.adapter.make_exact(model, self.facts)
             state = self.make_step_state(options.loss_scale, options.accumulation_steps)

@@ -10,7 +10,7 @@ from keras_tpu_ext import _runtime
 
 
 def test_without_a_step_a_batch_is_what_there_is():
-    first, rows = _runtime.batch.place_in_batch(5)
+    first, rows = _runtime.batch.position_in_batch(5)
     assert (int(first), int(rows)) == (0, 5)
     values = _runtime.ops.convert_to_tensor(np.array([2.0, 3.0], "float32"))
     assert _runtime.batch.row_weights(values) is None
@@ -28,7 +28,7 @@ class Asks(keras.layers.Layer):
     def call(self, x, training=False):
         if training:
             ops, rows = _runtime.ops, _runtime.ops.shape(x)[0]
-            first, total = _runtime.batch.place_in_batch(rows)
+            first, total = _runtime.batch.position_in_batch(rows)
             places = ops.reshape(ops.cast(first + ops.arange(rows, dtype="int32"), "float32"), (-1, 1))
             weights = _runtime.batch.row_weights(x)
             # They broadcast: it may be one weight for all rows of a replica.

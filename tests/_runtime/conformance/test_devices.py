@@ -13,7 +13,7 @@ def test_this_machine_has_no_gpu():
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_open_cpu(replicas):
     opened = _runtime.devices.open_cpu(replicas)
-    assert (opened.num_replicas, opened.device_name, opened.told_by) == (replicas, "CPU", "")
+    assert (opened.num_replicas, opened.device_name, opened.configured_by) == (replicas, "CPU", "")
     assert not opened.supports_bfloat16
 
 
