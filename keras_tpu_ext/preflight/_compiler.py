@@ -34,6 +34,7 @@ from keras_tpu_ext.output.progress import last_lines, run_process
 from keras_tpu_ext.preflight.targets import Target
 
 _CACHE_VERSION = 5
+_CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 _FACTS = {
     "compile_seconds": number,
@@ -160,7 +161,13 @@ def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], ar
 
 def _read_cache(path: Path) -> Compiled | None:
     try:
-        found = parse_json(gzip.decompress(path.read_bytes()))
+        if not path.is_file():  # opening a FIFO would wait for its writer
+            return None
+        with gzip.open(path) as file:
+            content = file.read(_CACHE_BYTES + 1)
+        if len(content) > _CACHE_BYTES:
+            return None
+        found = parse_json(content)
         has_failed = isinstance(found, dict) and found.get("error") != ""
         found = (_IS_TOO_LARGE if has_failed else _IS_COMPILED)(found, "")
     except (OSError, EOFError, zlib.error, MismatchError):  # missing or damaged

@@ -4,7 +4,9 @@ import gzip
 import importlib.metadata
 import json
 import os
+import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -207,6 +209,35 @@ def test_a_kept_file_that_is_not_whole_is_made_anew(worker, tmp_path, spoiled):
     assert compiled(cache_dir=tmp_path / "c") == first
     assert compiled(cache_dir=tmp_path / "c").from_cache
     assert runs(tmp_path) == 2
+
+
+def test_a_kept_file_is_not_unpacked_beyond_the_bound(worker, tmp_path, monkeypatch):
+    """Two megabytes may hold gigabytes: what is read of them is counted."""
+    compiled(cache_dir=tmp_path / "c")
+    (kept,) = (tmp_path / "c").iterdir()
+    monkeypatch.setattr(_compiler, "_CACHE_BYTES", 10**6)
+    with gzip.open(kept, "wb", compresslevel=1) as file:
+        for _ in range(512):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    assert not compiled(cache_dir=tmp_path / "c").from_cache
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * 2**20
+    assert compiled(cache_dir=tmp_path / "c").from_cache
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_folder_or_a_pipe_with_the_name_of_a_kept_file_is_no_entry(worker, tmp_path, make):
+    compiled(cache_dir=tmp_path / "c")
+    (kept,) = (tmp_path / "c").iterdir()
+    kept.unlink()
+    make(kept)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(compiled(cache_dir=tmp_path / "c")), daemon=True)
+    thread.start()
+    thread.join(60)  # opening a pipe that nobody writes into waits for ever
+    assert [(one.hlo, one.from_cache) for one in found] == [(hlo_of("a program"), False)]
 
 
 def test_a_folder_that_cannot_be_written_loses_no_result(worker, tmp_path):
