@@ -23,7 +23,7 @@ def _plain_environment(monkeypatch):
 def test_this_process_is_on_keras_3_with_the_backend_that_keras_chose():
     name = {"tensorflow": "keras3_tf", "jax": "keras3_jax"}[keras.backend.backend()]
     assert select.choose() == name
-    assert select.load().TrainStep.__module__ == f"keras_tpu_ext._runtime.{select._PACKAGES[name]}.step"
+    assert select.load().TrainStep.__module__.startswith(f"keras_tpu_ext._runtime.{select._PACKAGES[name]}.")
 
 
 @pytest.mark.parametrize("backend", ["torch", "openvino", "numpy"])

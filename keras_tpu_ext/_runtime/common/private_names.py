@@ -124,7 +124,7 @@ keras.src.losses:Loss. _get_reduction
 keras.src.mixed_precision.autocast_variable: enable_auto_cast_variables
 keras.src.mixed_precision.loss_scale_optimizer: BaseLossScaleOptimizer
 keras.src.optimizers.optimizer:Optimizer. aggregate_gradients
-keras.src.optimizers.optimizer:_BaseOptimizer. _build_learning_rate _var_key
+keras.src.optimizers.optimizer:_BaseOptimizer. _var_key
 keras.src.saving.object_registration: _GLOBAL_CUSTOM_NAMES
 keras.src.utils.losses_utils: apply_mask cast_losses_to_common_dtype
 keras.src.utils: tf_utils

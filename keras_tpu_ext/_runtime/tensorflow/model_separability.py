@@ -55,21 +55,19 @@ def find_separability(model: Model, data: Nest, step: Callable[..., Any]) -> Non
 
 
 def _warn(model: Model, found: Separability, category: type[Warning]) -> None:
-    cure = f"To let each take its part, write {HOW_TO_SPLIT}"
-    if found is _FOR_ONE_DEVICE:
-        cause = "has a step of its own"
-    elif category is CustomStepWarning:
-        cause = f"has a step of its own, which is not written for replicas ({found.reason})"
-    else:
-        looks = "looks" if found.is_certain else "may look"
-        cause, cure = f"{looks} at the examples of a batch together ({found.reason})", _CURE
     replicas = model.distribute_strategy.num_replicas_in_sync
-    warnings.warn(
-        f"{model.name!r} {cause}, so each of the {replicas} replicas runs it on the whole batch: its numbers are "
-        f"those of one device, and so is its speed. {cure}",
-        category,
-        stacklevel=user_stack_level(),
-    )
+    if category is CustomStepWarning:
+        why = "" if found is _FOR_ONE_DEVICE else f", which is not written for replicas ({found.reason})"
+        text = f"{model.name!r} has a step of its own{why}, so each of the {replicas} replicas runs it on the whole batch"
+        cure = f"To let each take its part, write {HOW_TO_SPLIT}"
+    else:
+        looks, cure = "looks" if found.is_certain else "may look", _CURE
+        text = (
+            f"{model.name!r} {looks} at the examples of a batch together ({found.reason}), so each of the {replicas} "
+            "replicas runs it on the whole batch"
+        )
+    text += f": its numbers are those of one device, and so is its speed. {cure}"
+    warnings.warn(text, category, stacklevel=user_stack_level())
 
 
 _FOR_ONE_DEVICE = Separability("it is written for one device")
