@@ -58,7 +58,10 @@ def _warn(model: Model, found: Separability, category: type[Warning]) -> None:
     replicas = model.distribute_strategy.num_replicas_in_sync
     if category is CustomStepWarning:
         why = "" if found is _FOR_ONE_DEVICE else f", which is not written for replicas ({found.reason})"
-        text = f"{model.name!r} has a step of its own{why}, so each of the {replicas} replicas runs it on the whole batch"
+        text = (
+            f"{model.name!r} has a step of its own{why}, so each of the {replicas} replicas "
+            "runs it on the whole batch"
+        )
         cure = f"To let each take its part, write {HOW_TO_SPLIT}"
     else:
         looks, cure = "looks" if found.is_certain else "may look", _CURE
