@@ -112,7 +112,7 @@ ON_ALL = ("keras3_tf", "keras3_jax", "keras2_tf215")
 IN_GATE = {
     ("batch normalisation and activity regulariser", False): ("keras3_tf", "keras3_jax", "keras2_tf221"),
     ("activity regulariser", False): ("keras2_tf215",),
-    ("own compute_loss", False): ("keras3_jax", "keras2_tf215"),
+    ("own compute_loss", False): ("keras2_tf215",),
     ("two outputs", False): ("keras3_jax",),
     ("dense", True): (*ON_ALL, "keras2_tf221"),
     ("mask", False): ("keras2_tf215", "keras2_tf221"),
