@@ -10,8 +10,8 @@ import plain_augmentation as plain
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 
-# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
-pytestmark = pytest.mark.gate_on("keras3_tf")
+# A layer computes the same everywhere, and JAX is the fastest here; test_layers.py and some below run on TensorFlow.
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 MixUp, CutMix = kte.layers.MixUp, kte.layers.CutMix
 
@@ -34,6 +34,7 @@ def test_mix_up_is_what_loops_make_of_digits(count, alpha):
         np.testing.assert_allclose(numpy_of(got_labels), expected_labels, atol=1e-5)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_whole_numbers_are_rounded_and_dtypes_kept():
     images, labels = plain.photograph_parts(8), plain.one_hot(np.arange(8))
     layer = MixUp(alpha=1.0, seed=9)
@@ -133,6 +134,7 @@ def test_cut_mix_is_what_loops_make_of_photographs(count, alpha, dtype):
         np.testing.assert_allclose(numpy_of(got_labels), expected_labels, atol=1e-6)  # a few steps of float32
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_labels_of_cut_mix_have_the_part_of_the_pixels():
     images = np.broadcast_to(np.arange(64, dtype="float32")[:, None, None, None], (64, 20, 30, 1))
     got, labels = CutMix(seed=2)((images, np.eye(64, dtype="float32")), training=True)

@@ -9,8 +9,8 @@ import keras_tpu_ext as kte
 import plain_augmentation as plain
 from keras_tpu_ext.errors import ArgumentError
 
-# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
-pytestmark = pytest.mark.gate_on("keras3_tf")
+# A layer computes the same everywhere, and JAX is the fastest here; test_layers.py and some below run on TensorFlow.
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 RandomAffine = kte.layers.RandomAffine
 STILL = {"rotation": 0.0, "zoom": 0.0, "translation": 0.0, "horizontal": False}
@@ -152,6 +152,7 @@ def test_without_training_it_returns_its_inputs(training):
     assert int(numpy_of(layer.calls)) == 0
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_gradients_go_where_the_pixels_came_from():
     layer = RandomAffine(rotation=0.1, seed=1)
     layer.build((None, 6, 6, 1))

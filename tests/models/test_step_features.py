@@ -229,7 +229,7 @@ def test_a_loss_of_one_number_gets_the_whole_batch(twins, data):
     twins(compile_options=lambda: {"loss": root_mean_square}).agree(train(data))
 
 
-@pytest.mark.gate_on("keras2_tf215")  # on Keras 3 tests/parity has such losses and regularizers
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_own_losses_and_regularizers(twins, data):
     # A small rate: with 0.3 the plain model diverges from some initial weights.
     def build(model_class):
