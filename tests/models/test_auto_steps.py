@@ -124,7 +124,7 @@ def test_a_second_fit_goes_on_with_what_was_found(data):
     assert recorded.ends == [51]
 
 
-@everywhere
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_a_callback_that_asked_for_every_batch_gets_every_batch(data):
     model, recorded = compiled(), Batches()
     expected = (

@@ -290,7 +290,11 @@ def compiled_after_the_block(scope, model):
 
 
 @pytest.mark.parametrize(
-    "make", [of_layers_outside, pytest.param(compiled_after_the_block, marks=pytest.mark.exhaustive)]
+    "make",
+    [
+        pytest.param(of_layers_outside, marks=pytest.mark.gate_on("keras3_jax", "keras2_tf")),
+        pytest.param(compiled_after_the_block, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_what_was_made_outside_is_taken_in_or_told(data, scope3, make):
     plain = with_objects(seeded(functional))
