@@ -1561,7 +1561,7 @@ _LAYERS = (
         "layers/mixing.py",
         "exist = real if exist is None else real & exist",
         "exist = real if exist is None else exist",
-        _ONCE,
+        ("keras3_tf",),
         ("tests/layers/test_mixing.py", _AUGMENT),
     ),
     Fault(

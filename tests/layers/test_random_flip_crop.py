@@ -9,8 +9,8 @@ import keras_tpu_ext as kte
 import plain_augmentation as plain
 from keras_tpu_ext.errors import ArgumentError
 
-# A layer computes the same everywhere, and JAX is the fastest here; test_layers.py and some below run on TensorFlow.
-pytestmark = pytest.mark.gate_on("keras3_jax")
+# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
+pytestmark = pytest.mark.gate_on("keras3_tf")
 
 RandomFlipCrop = kte.layers.RandomFlipCrop
 
@@ -44,7 +44,6 @@ def test_it_is_what_loops_make_of_digits(options):
         np.testing.assert_array_equal(numpy_of(layer(images, training=True)), plain.flip_crop(layer, images, step))
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "bfloat16"])
 def test_it_keeps_the_dtype_and_every_bit_of_photographs(dtype):
     parts = plain.photograph_parts(6)
@@ -96,7 +95,6 @@ def test_padding_moves_an_image_by_that_much_each_way():
         assert {(place.min(), place.max()) for place in places} == {(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)}
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_gradients_go_where_the_pixels_came_from():
     if keras.backend.backend() == "jax":
         import jax
