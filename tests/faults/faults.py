@@ -16,8 +16,8 @@ _KERAS3 = ("keras3_tf", "keras3_jax")
 # Code that all runtimes share, on one of the two with Keras 2: that whose gate has the tests of it.
 _ALL = (*_KERAS3, "keras2_tf215")
 _ALL_NEWEST = (*_KERAS3, "keras2_tf221")
-# A layer is the same code everywhere, and `make test` runs its numbers on JAX.
-_ONCE = ("keras3_jax",)
+# A layer is the same code everywhere, and `make test` runs the numbers of most on TensorFlow, of others on JAX.
+_ONCE = ("keras3_tf",)
 _TF = ("keras3_tf", "keras2_tf215")
 _KERAS2 = ("keras2_tf215", "keras2_tf221")
 _JAX = ("keras3_jax",)
@@ -709,7 +709,7 @@ _BATCH = (
         "_runtime/tensorflow/batch.py",
         "return replica * rows, count * rows",
         "return 0, count * rows",
-        ("keras3_tf",),
+        _ONCE,
         ("tests/layers/test_tensorflow_mixing.py",),
     ),
     Fault(
@@ -717,7 +717,7 @@ _BATCH = (
         "_runtime/tensorflow/batch.py",
         "return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)",
         "return tf.reduce_sum(sizes[: replica + 1]), tf.reduce_sum(sizes)",
-        ("keras3_tf",),
+        _ONCE,
         ("tests/layers/test_tensorflow_mixing.py",),
     ),
 )
@@ -1529,7 +1529,7 @@ _LAYERS = (
         "layers/one_hot_embedding.py",
         'ops.clip(ids, -1, self.input_dim) if str(getattr(ids.dtype, "name", ids.dtype)) == "int64" else ids',
         "ids",
-        ("keras3_tf",),
+        _ONCE,
         ("tests/layers/test_one_hot_embedding.py",),
     ),
     Fault(
@@ -1537,7 +1537,7 @@ _LAYERS = (
         "layers/for_tpu.py",
         "_array(mean) - offsets[id(layer)]",
         "_array(mean) + offsets[id(layer)]",
-        _ONCE,
+        _JAX,
         ("tests/layers/test_for_tpu.py",),
     ),
     Fault(
@@ -1545,7 +1545,7 @@ _LAYERS = (
         "layers/for_tpu.py",
         " or times[id(call.layer)] != 1 or call.training is False:",
         " or times[id(call.layer)] != 1:",
-        _ONCE,
+        _JAX,
         ("tests/layers/test_for_tpu.py",),
     ),
     Fault(
@@ -1553,7 +1553,7 @@ _LAYERS = (
         "layers/_augmentation.py",
         "        self.calls.assign(key[1] + 1)\n",
         "",
-        _ONCE,
+        _JAX,
         (_AUGMENT,),
     ),
     Fault(
@@ -1561,7 +1561,7 @@ _LAYERS = (
         "layers/mixing.py",
         "exist = real if exist is None else real & exist",
         "exist = real if exist is None else exist",
-        ("keras3_tf",),
+        _ONCE,
         ("tests/layers/test_mixing.py", _AUGMENT),
     ),
     Fault(
@@ -1569,7 +1569,7 @@ _LAYERS = (
         "layers/_random.py",
         "np.arange(first // 2, (first + count + 1) // 2,",
         "np.arange(0, (count + 1) // 2,",
-        _ONCE,
+        _JAX,
         ("tests/layers/test_random.py", _AUGMENT),
     ),
 )
