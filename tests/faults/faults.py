@@ -1553,7 +1553,7 @@ _LAYERS = (
         "layers/_augmentation.py",
         "        self.calls.assign(key[1] + 1)\n",
         "",
-        _JAX,
+        _ONCE,
         (_AUGMENT,),
     ),
     Fault(
@@ -1569,7 +1569,7 @@ _LAYERS = (
         "layers/_random.py",
         "np.arange(first // 2, (first + count + 1) // 2,",
         "np.arange(0, (count + 1) // 2,",
-        _JAX,
+        _ONCE,
         ("tests/layers/test_random.py", _AUGMENT),
     ),
 )

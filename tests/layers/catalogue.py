@@ -93,14 +93,13 @@ LAYERS = [
 OF_PAIRS = {_L.MixUp, _L.CutMix}
 
 
-def one_of_each(others: pytest.MarkDecorator, first: dict[type, pytest.MarkDecorator] | None = None) -> list[Any]:
-    """Return the rows as parameters; `others` marks all but the first of each layer, and `first` that of some."""
+def one_of_each(others: pytest.MarkDecorator, but: tuple[type, ...] = ()) -> list[Any]:
+    """Return the rows as parameters; `others` marks all but the first of each layer, and those of `but`."""
     classes = [row.layer for row in LAYERS]
-    marks = [
-        (first or {}).get(row.layer, ()) if classes.index(row.layer) == number else others
+    return [
+        row if classes.index(row.layer) == number and row.layer not in but else pytest.param(row, marks=others)
         for number, row in enumerate(LAYERS)
     ]
-    return [pytest.param(row, marks=mark) for row, mark in zip(LAYERS, marks, strict=True)]
 
 
 def names(rows: list[Row]) -> list[str]:

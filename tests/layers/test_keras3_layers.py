@@ -22,7 +22,7 @@ def keras_test():
 
 
 # Keras's test gives `fit` a generator, and lets it shuffle; some of the layers have nothing to train.
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.gate_on("keras3_tf")
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored:UserWarning")
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights.:UserWarning")
 @pytest.mark.parametrize("row", one_of_each(pytest.mark.exhaustive), ids=names(LAYERS))

@@ -8,8 +8,8 @@ import scipy.stats
 import plain_augmentation as plain
 from keras_tpu_ext.layers import _random
 
-# A layer computes the same everywhere, and JAX is the fastest here; test_layers.py and some below run on TensorFlow.
-pytestmark = pytest.mark.gate_on("keras3_jax")
+# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
+pytestmark = pytest.mark.gate_on("keras3_tf")
 
 # Random123's kat_vectors: threefry2x32 20; counter, key, result.
 KNOWN = [
@@ -32,7 +32,6 @@ def drawn(key, examples, first=0, count=2):
     return np.stack([numpy_of(one) for one in _random.random_bits(key, examples, first, count)])
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
 def test_threefry_gives_the_known_answers(counter, key, expected):
     got = _random.threefry([words(part) for part in key], [words(part) for part in counter])
@@ -40,7 +39,6 @@ def test_threefry_gives_the_known_answers(counter, key, expected):
     assert plain.threefry(key, counter) == expected
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_draws_are_words_of_the_seed_the_step_the_example_and_the_draw():
     rng = np.random.default_rng(0)
     for seed, step, first in ((0, 0, 0), (2**32 - 1, 7, 65536), (12345, 2**31 - 1, 131072)):
