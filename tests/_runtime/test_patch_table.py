@@ -23,6 +23,7 @@ once = pytest.mark.gate_on("keras3_jax")  # about the package's own text
 FILES = Path(kte.__file__).parent
 MODEL = kte._runtime.keras.Model
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+EAGERLY = keras.backend.backend() == "tensorflow"  # which traces long, and it is about methods
 
 # A fresh process prints which attributes that hold code are others after scopes than before the import of this
 # package, and what is still patched.
@@ -158,7 +159,7 @@ class Own(MODEL):
 
 def used(model=None):
     model = Own() if model is None else model
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", run_eagerly=EAGERLY)
     model.fit(X, Y, verbose=0)
     return model
 

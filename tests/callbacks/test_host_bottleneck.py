@@ -78,8 +78,8 @@ def test_a_probe_changes_nothing_of_what_is_learned(case):
     assert_changes_nothing(lambda: built(model_class, None, **options), **fit)
 
 
-@pytest.mark.gate_on("keras3_jax")
-@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("steps", [1, 2])
 def test_a_probe_changes_nothing_on_replicas(scope3, steps):
     assert_changes_nothing(lambda: built(kte.TPUModel, scope3, steps_per_execution=steps))
 

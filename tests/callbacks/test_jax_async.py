@@ -108,7 +108,10 @@ def test_without_it_a_hook_holds_the_main_thread_up(scope8):
     assert holds.threads == {threading.main_thread()}
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "HostBottleneck")) for name in OURS],
+)
 def test_hooks_that_come_late_never_touch_the_model(scope8, name):
     """Reading it in their thread would meet the next step, which uses the arrays up; that ended the process once."""
     callback, readers = OURS[name](), set()

@@ -220,7 +220,7 @@ def test_where_examples_cannot_be_counted_their_rate_is_left_out_with_a_warning(
 
 
 @on_both
-@pytest.mark.parametrize("model_class", [kte.TPUModel, keras.Model])
+@pytest.mark.parametrize("model_class", [kte.TPUModel, pytest.param(keras.Model, marks=pytest.mark.exhaustive)])
 def test_a_batch_smaller_than_the_replicas_is_counted(scope3, model_class):
     """A count of two examples a step on three replicas is no count of steps: the train step is Keras's or ours."""
     with scope3:

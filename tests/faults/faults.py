@@ -16,7 +16,7 @@ _KERAS3 = ("keras3_tf", "keras3_jax")
 # Code that all runtimes share, on one of the two with Keras 2: that whose gate has the tests of it.
 _ALL = (*_KERAS3, "keras2_tf215")
 _ALL_NEWEST = (*_KERAS3, "keras2_tf221")
-# A layer is the same code everywhere, and `make test` runs its numbers on TensorFlow.
+# A layer is the same code everywhere, and `make test` runs the numbers of most on TensorFlow, of others on JAX.
 _ONCE = ("keras3_tf",)
 _TF = ("keras3_tf", "keras2_tf215")
 _KERAS2 = ("keras2_tf215", "keras2_tf221")
@@ -1537,7 +1537,7 @@ _LAYERS = (
         "layers/for_tpu.py",
         "_array(mean) - offsets[id(layer)]",
         "_array(mean) + offsets[id(layer)]",
-        _ONCE,
+        _JAX,
         ("tests/layers/test_for_tpu.py",),
     ),
     Fault(
@@ -1545,7 +1545,7 @@ _LAYERS = (
         "layers/for_tpu.py",
         " or times[id(call.layer)] != 1 or call.training is False:",
         " or times[id(call.layer)] != 1:",
-        _ONCE,
+        _JAX,
         ("tests/layers/test_for_tpu.py",),
     ),
     Fault(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -91,23 +93,43 @@ def test_the_reference_itself_has_the_slope_of_its_outputs(ghost_batch_size, mas
         assert of_gamma == pytest.approx(slope, abs=1e-7)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("ghost_batch_size", GHOSTS)
-@pytest.mark.parametrize("rank", [2, 4, *(pytest.param(rank, marks=pytest.mark.exhaustive) for rank in (3, 5))])
+def combined(is_in_gate, *axes):
+    """Return all combinations; those that are not in the gate have neighbours that are, by each of their values."""
+    return [
+        pytest.param(*case, marks=() if is_in_gate(*case) else pytest.mark.exhaustive)
+        for case in itertools.product(*axes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rank", "ghost_batch_size", "compiled"),
+    combined(lambda rank, _, compiled: rank == (4 if compiled else 2), (2, 3, 4, 5), GHOSTS, (False, True)),
+)
 def test_a_batch_is_normalised_part_by_part(rank, ghost_batch_size, compiled):
     check(*some(SHAPES[rank]), ghost_batch_size=ghost_batch_size, compiled=compiled)
 
 
-@pytest.mark.parametrize("ghost_batch_size", [None, 5])
-@pytest.mark.parametrize(("rank", "axis"), [(2, 1), (3, 1), (4, 1), (5, 1), (4, 2), (4, -2), (4, 3), (4, -3)])
-def test_the_channels_may_be_on_any_axis_but_the_first(rank, axis, ghost_batch_size):
+@pytest.mark.parametrize(
+    ("rank_and_axis", "ghost_batch_size"),
+    combined(
+        lambda rank_and_axis, ghosts: (ghosts is None) == (sum(rank_and_axis) % 2 == 1),
+        ((2, 1), (3, 1), (4, 1), (5, 1), (4, 2), (4, -2), (4, 3), (4, -3)),
+        (None, 5),
+    ),
+)
+def test_the_channels_may_be_on_any_axis_but_the_first(rank_and_axis, ghost_batch_size):
+    rank, axis = rank_and_axis
     check(*some(SHAPES[rank]), axis=axis, ghost_batch_size=ghost_batch_size)
 
 
-@pytest.mark.parametrize("ghost_batch_size", [None, 5])
-@pytest.mark.parametrize(("center", "scale"), [(False, True), (True, False), (False, False)])
-@pytest.mark.parametrize("axis", [1, -1])
-def test_without_gamma_or_beta(axis, center, scale, ghost_batch_size):
+@pytest.mark.parametrize(
+    ("axis", "kept", "ghost_batch_size"),
+    combined(
+        lambda axis, kept, ghosts: (axis == 1) == (ghosts is None), (1, -1), ("gamma", "beta", "neither"), (None, 5)
+    ),
+)
+def test_without_gamma_or_beta(axis, kept, ghost_batch_size):
+    center, scale = kept == "beta", kept == "gamma"
     check(*some(SHAPES[4]), axis=axis, center=center, scale=scale, ghost_batch_size=ghost_batch_size)
 
 
@@ -118,11 +140,19 @@ def test_momentum_and_epsilon(ghost_batch_size):
     check(*some(SHAPES[3]), momentum=1.0, ghost_batch_size=ghost_batch_size)
 
 
-@pytest.mark.parametrize("mask", [None, np.arange(48).reshape(12, 4) % 3 > 0], ids=["no mask", "mask"])
-@pytest.mark.parametrize("ghost_batch_size", [None, 5])
-@pytest.mark.parametrize(("training", "trainable"), [(False, True), (True, False), (False, False)])
-@pytest.mark.parametrize("axis", [2, -1])
-def test_inference_and_a_frozen_layer_take_the_moving_averages(axis, training, trainable, ghost_batch_size, mask):
+@pytest.mark.parametrize(
+    ("axis", "case", "ghost_batch_size", "is_masked"),
+    combined(
+        lambda axis, case, ghosts, is_masked: (axis == 2) == (ghosts == 5) == is_masked,
+        (2, -1),
+        ("inference", "frozen", "inference, frozen"),
+        (None, 5),
+        (False, True),
+    ),
+)
+def test_inference_and_a_frozen_layer_take_the_moving_averages(axis, case, ghost_batch_size, is_masked):
+    training, trainable = "inference" not in case, "frozen" not in case
+    mask = np.arange(48).reshape(12, 4) % 3 > 0 if is_masked else None
     check(
         *some(SHAPES[3]),
         axis=axis,
@@ -146,14 +176,14 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("ghost_batch_size", [None, 4, 5, 1])
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.exhaustive if name in ("all steps", "whole rows") else ())
-        for name in MASKS
-    ],
+    ("name", "ghost_batch_size", "compiled"),
+    combined(
+        lambda name, ghosts, compiled: name not in ("all steps", "whole rows") and compiled == (ghosts in (None, 5)),
+        MASKS,
+        (None, 4, 5, 1),
+        (False, True),
+    ),
 )
 def test_what_is_masked_does_not_count(name, ghost_batch_size, compiled):
     mask = MASKS[name]

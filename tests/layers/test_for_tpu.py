@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
-# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
-pytestmark = pytest.mark.gate_on("keras3_tf")
+# A layer computes the same everywhere, and JAX is the fastest here; test_layers.py and some below run on TensorFlow.
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 RNG = np.random.default_rng(7)
 IMAGES = (load_digits().images[:64, ..., None] / 16).astype("float32")

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tpu_ext as kte
 
-pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras3_jax"), pytest.mark.gate_on("keras3_jax")]
 
 IDS = np.array([[0, 3, 9]])
 

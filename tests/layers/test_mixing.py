@@ -1,5 +1,7 @@
 """MixUp and CutMix beside the same things done by loops, with the same drawn numbers."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -21,8 +23,16 @@ def numpy_of(values):
 
 
 # Both take the quantiles in their own way, and are off by up to 1e-6; digits go up to 16.
-@pytest.mark.parametrize("count", [12, 13, 1])
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize(
+    ("alpha", "count"),
+    [
+        *((0.2, 13), (1.0, 12), (4.0, 1)),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in ((0.2, 12), (0.2, 1), (1.0, 13), (1.0, 1), (4.0, 12), (4.0, 13))
+        ),
+    ],
+)
 def test_mix_up_is_what_loops_make_of_digits(count, alpha):
     images, classes = plain.digits(count)
     labels = plain.one_hot(classes)
@@ -103,8 +113,16 @@ def test_inputs_that_are_no_pair_of_images_and_soft_labels_are_refused(layer_cla
         layer_class()((images[..., 0], plain.one_hot(classes)), training=True)
 
 
-@pytest.mark.parametrize("layer_class", [MixUp, CutMix])
-@pytest.mark.parametrize(("rows", "examples"), [(8, 5), (8, 6), (7, 3)])
+@pytest.mark.parametrize(
+    ("layer_class", "rows", "examples"),
+    [
+        *((MixUp, 8, 5), (MixUp, 7, 3), (CutMix, 8, 5)),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in ((MixUp, 8, 6), (CutMix, 8, 6), (CutMix, 7, 3))
+        ),
+    ],
+)
 def test_an_example_beside_a_row_that_fills_the_batch_up_is_not_mixed(layer_class, rows, examples, monkeypatch):
     images, classes = plain.digits(rows)
     labels = plain.one_hot(classes)
@@ -118,9 +136,21 @@ def test_an_example_beside_a_row_that_fills_the_batch_up_is_not_mixed(layer_clas
     np.testing.assert_allclose(numpy_of(got_labels)[:examples], expected_labels, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize("count", [pytest.param(12, marks=pytest.mark.exhaustive), 13, 1])
-@pytest.mark.parametrize("alpha", [0.3, 1.0])
+CUT_MIX_IN_GATE = ((0.3, 13, "uint8"), (1.0, 13, "float32"), (1.0, 1, "uint8"))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "count", "dtype"),
+    [
+        pytest.param(
+            *case,
+            marks=()
+            if case in ((0.3, 13, "uint8"), (1.0, 13, "float32"), (1.0, 1, "uint8"))
+            else pytest.mark.exhaustive,
+        )
+        for case in itertools.product((0.3, 1.0), (12, 13, 1), ("uint8", "float32"))
+    ],
+)
 def test_cut_mix_is_what_loops_make_of_photographs(count, alpha, dtype):
     images = plain.photograph_parts(count, size=24)[:, 5:].astype(dtype)
     labels = plain.one_hot(np.arange(count) % 10)

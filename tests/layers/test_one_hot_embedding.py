@@ -8,8 +8,8 @@ from sklearn.datasets import load_digits
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
-# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
-pytestmark = pytest.mark.gate_on("keras3_tf")
+# A layer computes the same everywhere, and JAX is the fastest here; test_layers.py and some below run on TensorFlow.
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 ON_JAX = keras.backend.backend() == "jax"
 POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
@@ -65,6 +65,7 @@ def test_float_ids_are_cut_as_keras_cuts_them():
     np.testing.assert_array_equal(array(ours(ids)).astype("float32"), array(stock(ids)).astype("float32"))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("outside", [-1, -10, 10, 11, 2**31 - 1, pytest.param(2**32 + 3, id="3 in int32")])
 def test_an_id_outside_gives_a_row_of_zeros(dtype, outside):
@@ -100,6 +101,7 @@ def gradient(kind, ids, upstream, policy):
     return -model.get_weights()[0].astype("float64")
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_the_gradient_is_the_sum_by_row(policy):
     rng = np.random.default_rng(0)

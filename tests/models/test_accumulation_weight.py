@@ -73,7 +73,6 @@ CASES = {
 }
 IN_GATE = {
     "mask, loss scale": ("keras3_tf", "keras3_jax", "keras2_tf215"),
-    "two outputs with one mask": ("keras3_jax",),
     "weighted mean, mask": ("keras3_jax",),
     "add_loss": ("keras3_tf", "keras3_jax"),
     "one number": ("keras3_jax",),

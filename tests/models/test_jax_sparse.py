@@ -34,7 +34,7 @@ def outcome(model_class, scope, matrix, **options):
     ("options", "model_class"),
     [
         ({}, kte.TPUModel),
-        ({"steps_per_execution": 2}, keras.Model),
+        pytest.param({"steps_per_execution": 2}, keras.Model, marks=pytest.mark.exhaustive),
         pytest.param({}, keras.Model, marks=pytest.mark.exhaustive),
         pytest.param({"steps_per_execution": 2}, kte.TPUModel, marks=pytest.mark.exhaustive),
     ],

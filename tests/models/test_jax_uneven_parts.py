@@ -62,9 +62,16 @@ def trained(make, data, replicas):
 LATER = pytest.mark.exhaustive
 
 
-@pytest.mark.parametrize("replicas", [1, pytest.param(2, marks=LATER), 3])
+ROWS = [(4, 12), (4, 12)], [(12, 4), (12, 4), (5, 2)], [(4, 4), (2, 4)]
+
+
 @pytest.mark.parametrize(
-    "rows", [pytest.param([(4, 12), (4, 12)], marks=LATER), [(12, 4), (12, 4), (5, 2)], [(4, 4), (2, 4)]]
+    ("rows", "replicas"),
+    [
+        (ROWS[1], 1),
+        (ROWS[2], 3),
+        *(pytest.param(ROWS[i], n, marks=LATER) for i, n in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 1), (2, 2))),
+    ],
 )
 @pytest.mark.parametrize("make", [SemiSupervised, functional])
 def test_each_part_keeps_its_rows(make, rows, replicas):

@@ -61,6 +61,12 @@ def test_mutated_files(tmp_path, pytestconfig):
     outcome_of(path, members, config)  # imports what Keras imports
     tally = Tally(".keras files", tmp_path, ["files"])
     compiled = mutated(config["compile_config"]).map(lambda value: {**config, "compile_config": value})
-    each(pytestconfig, mutated(config) | st.one_of(compiled), tally, lambda value: outcome_of(path, members, value))
+    each(
+        pytestconfig,
+        mutated(config) | st.one_of(compiled),
+        tally,
+        lambda value: outcome_of(path, members, value),
+        in_gate=30,
+    )
     assert tally.counts["loaded"]
     assert tally.counts["refused by Keras"]

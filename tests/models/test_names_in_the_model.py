@@ -1,6 +1,7 @@
 """What this package puts into a user's model: one name, `_kte`, besides those of Keras and two that users call."""
 
 import ast
+import functools
 import inspect
 import warnings
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 import keras_tpu_ext as kte
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
-ON_ALL = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf")
 OURS = {"_kte", "global_mean", "minimize"}
 X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
 
@@ -47,7 +47,7 @@ KINDS = {
 }
 
 
-def trained(make, **options):
+def fitted(make, **options):
     keras.utils.set_random_seed(1)
     model = make()
     model.compile("sgd", "mse", metrics=["mae"], **options)
@@ -57,12 +57,19 @@ def trained(make, **options):
     return model
 
 
+# Tests only look at what these return.
+trained = functools.cache(fitted)
+
+
+@functools.cache
 def in_scope(make, **options):
     with kte.strategy_scope(require="cpu", replicas=2):
-        return trained(make, **options)
+        return fitted(make, **options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param("a Sequential", marks=pytest.mark.exhaustive), "a functional model", "a subclassed model"]
+)
 def test_a_plain_model_gets_no_other_name(kind):
     plain, exact = trained(KINDS[kind]), in_scope(KINDS[kind])
     added = [base for base in type(exact).__mro__ if base.__module__.startswith("keras_tpu_ext.")]
@@ -89,7 +96,7 @@ def names_in_the_package():
     )
 
 
-@ON_ALL
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")  # the step of Keras 2 has the names of these
 def test_a_model_may_use_every_name_of_this_package_for_itself():
     def own(self, *args, **kwargs):
         raise AssertionError("it is the user's, and he does not call it")
@@ -110,6 +117,7 @@ def test_augment_of_a_plain_model_is_its_own_affair():
     assert in_scope(Helping).history.history == in_scope(Subclassed).history.history
 
 
+@pytest.mark.exhaustive
 def test_it_is_one_object_that_keras_saves():
     model = in_scope(functional, loss_scale="dynamic")
     assert type(model._kte) is type(in_scope(functional)._kte)
@@ -126,6 +134,7 @@ def test_weights_of_a_model_without_a_loss_scale_load(tmp_path):
     assert float(np.asarray(scaled._kte.state.scale)) == 8.0
 
 
+@pytest.mark.exhaustive
 def test_a_backbone_called_model_does_not_stand_for_the_call():
     """It would hide that `call` looks at the examples of a batch together."""
 

@@ -109,12 +109,16 @@ IN_GATE = {
     "functional": ("keras2_tf221",),
     "unbuilt sequential": ("keras3_jax", "keras2_tf215"),
     "subclassed": ("keras3_tf", "keras3_jax"),
+    "by shape": ("keras3_jax",),
 }
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.gate_on(*IN_GATE.get(kind, ("keras3_jax",)))) for kind in KINDS],
+    [
+        pytest.param(kind, marks=pytest.mark.gate_on(*IN_GATE[kind]) if kind in IN_GATE else pytest.mark.exhaustive)
+        for kind in KINDS
+    ],
 )
 def test_it_trains_as_on_one_device_and_is_what_it_was(data, scope3, kind):
     plain = compiled(seeded(KINDS[kind]))
@@ -147,7 +151,7 @@ def test_a_compile_of_ones_own_is_above_ours(data, scope3):
     assert_same(trained(ours, data), trained(plain, data))
 
 
-@ON_JAX_IN_GATE
+@pytest.mark.exhaustive
 @pytest.mark.skipif(IS_KERAS2, reason="Keras 2 forgets the loss")
 def test_compiled_again_without_a_loss_it_shuffles_as_on_one_device(data, scope3):
     def trained_twice(block):
@@ -285,7 +289,13 @@ def compiled_after_the_block(scope, model):
     return with_objects(ours)
 
 
-@pytest.mark.parametrize("make", [of_layers_outside, pytest.param(compiled_after_the_block, marks=ON_JAX_IN_GATE)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(of_layers_outside, marks=pytest.mark.gate_on("keras3_jax", "keras2_tf")),
+        pytest.param(compiled_after_the_block, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_what_was_made_outside_is_taken_in_or_told(data, scope3, make):
     plain = with_objects(seeded(functional))
     if IS_KERAS2:
@@ -310,7 +320,7 @@ def train_one_that_was_made_outside(how, scope, data):
         return model, trained(model, data)
 
 
-@pytest.mark.parametrize("how", [pytest.param("compiled inside", marks=ON_JAX_IN_GATE), "fitted inside"])
+@pytest.mark.parametrize("how", [pytest.param("compiled inside", marks=pytest.mark.exhaustive), "fitted inside"])
 def test_a_model_that_was_made_outside_moves_in_or_is_told(data, scope3, how):
     expected = trained(compiled(seeded(functional)), data)
     if IS_KERAS2:

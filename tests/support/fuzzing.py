@@ -147,7 +147,7 @@ class Tally:
         return sorted((str(path), path.stat().st_mtime_ns) for path in paths)
 
 
-def each(config, strategy, tally, read, *, share=1):
+def each(config, strategy, tally, read, *, share=1, in_gate=CASES):
     """Count what `read` makes of many values of a strategy: always the same ones, more with `--tier=exhaustive`.
 
     Args:
@@ -156,8 +156,9 @@ def each(config, strategy, tally, read, *, share=1):
         tally: Counts the outcomes, and notes them at the end.
         read: Returns the name of the outcome for a value; what it raises is a failure.
         share: How many tests share the cases.
+        in_gate: How many there are without it.
     """
-    cases = (EXHAUSTIVE_CASES if config.getoption("tier") == "exhaustive" else CASES) // share
+    cases = (EXHAUSTIVE_CASES if config.getoption("tier") == "exhaustive" else in_gate) // share
     health = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
     settings = hypothesis.settings(max_examples=cases, database=None, suppress_health_check=health)
     settings(hypothesis.given(strategy)(lambda value: tally.count(read, value)))()

@@ -333,7 +333,13 @@ def test_a_manifest_of_format_1_is_read(written):
         in_time(tfrecords(written))
 
 
-@pytest.mark.parametrize("content", ['{"name": "an app", "icons": []}', "[]", "3"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"name": "an app", "icons": []}',
+        *(pytest.param(other, marks=pytest.mark.exhaustive) for other in ("[]", "3")),
+    ],
+)
 def test_a_manifest_of_another_program_is_ignored(folder, content):
     (folder / "manifest.json").write_text(content)
     assert rows(tfrecords(folder))[1].tolist() == order(FILES, EACH)
@@ -354,6 +360,7 @@ def test_an_image_that_is_too_large_is_raised_or_skipped(folder):
     assert kte.data.skipped(dataset).places == (f"{folder}/3.tfrecord, record 1",)
 
 
+@pytest.mark.exhaustive  # as test_tensorflow_images.py does, by the same function
 def test_the_bound_is_that_of_the_caller(folder):
     height, width, _ = tf.io.decode_jpeg(crop_of(0)).shape
     assert len(rows(tfrecords(folder, max_pixels=height * width))[1]) == NUMBER
