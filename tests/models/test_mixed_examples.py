@@ -51,7 +51,7 @@ class NotANumber(keras.layers.Layer):
     """Stands for a table that made-up ids are too large for."""
 
     def call(self, x):
-        return x * tf.constant(np.nan)
+        return x * tf.constant(np.nan) + x * tf.constant(-np.inf)  # as masks of attention have it
 
 
 class Scores(keras.layers.Layer):

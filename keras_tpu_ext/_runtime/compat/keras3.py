@@ -156,7 +156,7 @@ def scaling_as(scaling: keras.Optimizer, inner: keras.Optimizer) -> keras.Optimi
     return LossScaleOptimizer(inner, **settings)
 
 
-def build_for_step(model: keras.Model, data_spec: Nest, trace_step: Callable[[], object]) -> None:
+def build_for_step(model: keras.Model, data_spec: Nest, trace_step: Callable[[], object] | None = None) -> None:
     """Create the variables that a step needs, from the specs of its data."""
     model._symbolic_build(data_batch=data_spec)
     if model.optimizer is not None and not model.optimizer.built:

@@ -25,7 +25,7 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.compat.keras3 import path_of
+from keras_tpu_ext._runtime.compat.keras3 import build_for_step, path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
 from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
 from keras_tpu_ext._runtime.jax.attention import warn_of_stock_attention
@@ -131,9 +131,7 @@ def _sharded(tree: Nest, sharding: NamedSharding) -> Nest:
 
 def _build(model: keras.Model, data: Nest) -> None:
     """Build layers, metrics and optimizer, as `fit` does before its first step."""
-    model._symbolic_build(data_batch=data)
-    if model.optimizer is not None and not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+    build_for_step(model, data)
     if isinstance(model, TrainStep):
         model._kte.build_accumulator()
 

@@ -265,7 +265,7 @@ class Step:
         static = tf.get_static_value(self.inputs[index], partial=True)
         if static is None or np.ndim(static) > 1:
             return None
-        return tuple(None if size is None or size != int(size) else int(size) for size in np.ravel(static))
+        return tuple(map(_size, np.ravel(static)))
 
     def known_sizes(self, index: int) -> tuple[Any, ...]:
         """Return the sizes that an input holds, or raise `UnknownAxesError`."""
@@ -306,6 +306,14 @@ def graph_of_function(graph: Any, name: str) -> Any:
             return getattr(function, "graph", None)
         graph = getattr(graph, "outer_graph", None)
     return None
+
+
+def _size(value: Any) -> int | None:
+    """Return a constant as a size; `None` if it is none: a fraction, NaN, infinity, a text."""
+    try:
+        return int(value) if value == int(value) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _item(operation: Any, parts: Sequence[Any]) -> Any:
