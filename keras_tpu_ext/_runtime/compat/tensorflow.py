@@ -10,6 +10,8 @@ from keras_tpu_ext._runtime.common.missing_names import private
 
 VERSION = tuple(map(int, tf.__version__.split(".")[:2]))
 
+# Whether it can give out a program as StableHLO, from which JAX's compiler reads it.
+WRITES_STABLEHLO = VERSION >= (2, 19)
 # Elsewhere until 2.18.
 CoordinatedJob: Any = (
     private("tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob")

@@ -28,7 +28,7 @@ from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import build_for_step
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
-from keras_tpu_ext._runtime.compat.tensorflow import VERSION
+from keras_tpu_ext._runtime.compat.tensorflow import WRITES_STABLEHLO
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
@@ -103,7 +103,7 @@ def _build(model: Model, data_spec: Nest, step: Callable[[Nest], Nest]) -> None:
 
 
 def _check_can_lower(model: Model) -> None:
-    if VERSION < (2, 19):
+    if not WRITES_STABLEHLO:
         raise LoweringError(_TOO_OLD, cure=_NEWER)
     if has_tpu_kernels():
         raise LoweringError(_TPU_KERNELS, cure=_WITHOUT_TPU_KERNELS)
