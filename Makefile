@@ -74,6 +74,7 @@ test-keras3-jax: $(JAX)/.ready
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
 	$(call in,keras3-both) -m pytest $(PYTEST) $(keras3-both.tests)
+	$(call in,dropin) -m pytest $(PYTEST) $(dropin.tests)
 
 test-compiler: $(COMPILER)/.ready
 	@echo "The TPU compiler, with Keras 3 on JAX and on TensorFlow$(if $(PYTEST),$(comma) and Keras 2):"
@@ -143,6 +144,7 @@ exhaustive-keras3-jax: $(JAX)/.ready $(ORBAX)/.ready
 
 exhaustive-keras3-both: $(BOTH)/.ready
 	$(call in,keras3-both) $(ALL) tests/both tests/torture
+	$(call in,dropin) $(ALL) $(dropin.tests)
 
 exhaustive-compiler:
 	$(MAKE) --no-print-directory --keep-going test-compiler test-tpu-kernels PYTEST=--tier=exhaustive

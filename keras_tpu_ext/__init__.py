@@ -8,6 +8,11 @@ if _sys.argv[:1] == ["-m"] and _sys.orig_argv[-len(_sys.argv)] == __name__:
 
     _parse_arguments(_sys.argv[1:])
 
+# `import keras_tpu_ext.dropin` imports this file first, and Keras with it: so the backend is chosen here.
+from keras_tpu_ext.machine.dropin import choose_jax as _choose_jax
+
+_choose_jax()
+
 from keras_tpu_ext import addons as addons
 from keras_tpu_ext import callbacks as callbacks
 from keras_tpu_ext import data as data

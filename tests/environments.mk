@@ -36,6 +36,12 @@ keras3-both.marks := keras3_jax
 keras3-both.tests := tests/both
 keras3-both.variables := $(JAX_TESTS)
 
+# The same with the drop-in, which replaces much of Keras and TensorFlow in its process.
+dropin.folder := keras3-both
+dropin.marks := keras3_jax
+dropin.tests := tests/dropin
+dropin.variables := $(JAX_TESTS)
+
 # JAX, with what `keras.callbacks.OrbaxCheckpoint` writes with.
 keras3-orbax.folder := keras3-orbax
 keras3-orbax.marks := keras3_jax

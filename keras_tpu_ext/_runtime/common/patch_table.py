@@ -24,7 +24,7 @@ class PatchedAttribute(NamedTuple):
     name: str  # its full name
     reason: str  # why it is patched; for a lifetime of "process" also why it stays
     lifetime: str  # a key of `LIFETIMES`
-    owner: str  # the file in `_runtime` that patches
+    owner: str  # the file that patches, in `_runtime` or, of the drop-in, beside it
 
 
 # Under each file its patches: lifetime, attributes and reason. Of several attributes the first has its full name.
@@ -136,6 +136,21 @@ keras3_tf/program.py
     a model made elsewhere moves to the block's strategy
 keras2/program.py
   process: a model's _distribution_strategy: a model made elsewhere moves to the block's
+dropin/tensors.py
+  process: keras.KerasTensor.shape: old programs read x.shape.as_list() and .rank
+  process: jax.core.Tracer.shape: old programs read x.shape.as_list() and .rank
+  process: jax.Array.shape: old programs read x.shape.as_list() and .rank
+dropin/dispatcher.py
+  process: tensorflow.constant, print: these do not ask a dispatcher about JAX's values
+dropin/tpu.py
+  process: tensorflow.distribute.cluster_resolver.TPUClusterResolver: the TPU is JAX's
+  process: tensorflow.distribute.TPUStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, get_strategy, has_strategy:
+    models train in a strategy_scope()
+  process: tensorflow.distribute.experimental.TPUStrategy: models train in a strategy_scope()
+  process: tensorflow.tpu.experimental.initialize_tpu_system, shutdown_tpu_system: the TPU is JAX's
+  process: tensorflow.config.experimental_connect_to_cluster, experimental_connect_to_host: the TPU is in this machine
+  process: tensorflow.config.list_logical_devices, list_physical_devices: JAX's TPU cores are listed
+  process: tensorflow.config.experimental.list_logical_devices, list_physical_devices: JAX's TPU cores are listed
 """
 
 

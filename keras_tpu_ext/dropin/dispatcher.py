@@ -1,0 +1,60 @@
+"""TensorFlow's functions on JAX values, through TensorFlow's own dispatcher.
+
+A TensorFlow function that gets a value it cannot convert asks the registered dispatchers, as it did for the tensors of
+Keras 2. Functions that do not ask are replaced by argument: on TensorFlow's tensors they stay what they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.util import dispatch, tf_export
+
+from keras_tpu_ext.dropin.patching import replace
+from keras_tpu_ext.dropin.tensors import call, has_jax_value
+
+# Functions that do not ask a dispatcher, or print or skip a JAX value. Under each its names in `tf`.
+_DIRECT = {
+    "constant": ("constant",),
+    "print": ("print",),
+}
+
+
+class _OnJax(dispatch.GlobalOpDispatcher):
+    def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
+        if not has_jax_value((args, kwargs)):
+            return self.NOT_SUPPORTED
+        return call(_name_of(op), args, kwargs)
+
+
+@functools.cache
+def _name_of(op: Any) -> str:
+    name = tf_export.get_canonical_name_for_symbol(op)
+    return str(name or getattr(op, "__name__", op))
+
+
+def by_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that sends a TensorFlow function to the table where it gets a JAX value."""
+
+    def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if has_jax_value((args, kwargs)):
+                return call(name, args, kwargs)
+            return original(*args, **kwargs)
+
+        return function
+
+    return decorate
+
+
+def install() -> None:
+    """Register the dispatcher, and replace what does not ask one."""
+    _OnJax().register()
+    for name, paths in _DIRECT.items():
+        for path in paths:
+            *modules, _ = path.split(".")
+            replace(functools.reduce(getattr, modules, tf), f"tensorflow.{path}", by_argument(name))

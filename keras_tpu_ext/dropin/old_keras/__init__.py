@@ -1,0 +1,22 @@
+"""What old Keras (Keras 2, TensorFlow 2.1 to 2.15) had, with the meaning that it had then, on Keras 3."""
+
+from __future__ import annotations
+
+from keras_tpu_ext.dropin.old_keras import (
+    arguments,
+    callbacks,
+    files,
+    history,
+    layers,
+    losses,
+    metrics,
+    modules,
+    optimizers,
+    training,
+)
+
+
+def install() -> None:
+    """Make old arguments, methods, modules and files work, under all spellings of Keras."""
+    for part in (optimizers, arguments, layers, losses, metrics, training, history, callbacks, files, modules):
+        part.install()

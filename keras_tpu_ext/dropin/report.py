@@ -1,0 +1,46 @@
+"""What the drop-in has mapped: counted, told once where it matters, and summed up at the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections import Counter
+
+_USES: Counter[tuple[str, str]] = Counter()
+
+
+def mapped(old: str, new: str) -> None:
+    """Count one use of an old name.
+
+    Args:
+        old: What stands in the program.
+        new: What ran instead.
+    """
+    _USES[old, new] += 1
+
+
+def told(old: str, new: str) -> None:
+    """Count one use of an old name, and print it the first time."""
+    if (old, new) not in _USES:
+        print(f"keras_tpu_ext.dropin: {old} -> {new}", flush=True)
+    mapped(old, new)
+
+
+def summary() -> str:
+    """Return what was mapped until now and how often, one line for each name."""
+    if not _USES:
+        return "keras_tpu_ext.dropin: nothing was mapped."
+    width = min(max(len(old) for old, _ in _USES), 50)
+    lines = [f"  {old:<{width}}  {times:>6} x  {new}" for (old, new), times in sorted(_USES.items())]
+    return "\n".join([f"keras_tpu_ext.dropin: {len(_USES)} old names were mapped.", *lines])
+
+
+def print_at_exit() -> None:
+    """Print the summary when this process ends."""
+    process = os.getpid()
+
+    def print_summary() -> None:
+        if _USES and os.getpid() == process:  # a forked worker has nothing to say
+            print(summary(), flush=True)
+
+    atexit.register(print_summary)

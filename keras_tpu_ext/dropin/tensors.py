@@ -1,0 +1,216 @@
+"""What old programs do with tensors, on JAX arrays, tracers and `KerasTensor`s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+
+from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
+from keras_tpu_ext.dropin.functions import TABLE
+from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.dropin.sizes import ON_SIZES, OpenSize, Sizes, is_size, sizes_of, value_of
+
+_JAX_VALUES = (jax.Array, keras.KerasTensor, keras.Variable)  # a tracer is a jax.Array, too
+_OPEN_SIZE = "keras_tpu_ext.open_size"  # the key under which a saved model keeps the formula of an OpenSize
+
+
+def has_jax_value(values: Any) -> bool:
+    """Return whether a JAX array, a tracer, Keras's `Variable` or `KerasTensor`, or an open size is in a structure."""
+    if isinstance(values, _JAX_VALUES) or is_size(values):
+        return True
+    if isinstance(values, dict):
+        return any(map(has_jax_value, values.values()))
+    if isinstance(values, slice):
+        return has_jax_value((values.start, values.stop, values.step))
+    return isinstance(values, (list, tuple)) and any(map(has_jax_value, values))
+
+
+def call(name: str, args: Any, kwargs: Any) -> Any:
+    """Run TensorFlow's function of this name on JAX.
+
+    Args:
+        name: Its canonical name without `tf.`.
+        args: What it is called with; at least one argument is, or has, a JAX value.
+        kwargs: The same, by name.
+
+    Raises:
+        OutOfReachError: If there is no counterpart.
+    """
+    function = TABLE.get(name)
+    on_sizes = ON_SIZES.get(name)
+    if on_sizes is not None and not _has_array((args, kwargs)):
+        found = on_sizes(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
+    if name == "shape":
+        return sizes_of(*args[:1], *(kwargs[key] for key in ("input",) if key in kwargs))
+    if function is None:
+        raise out_of_reach(
+            what=f"tf.{name} on a tensor of a model",
+            why="the drop-in has no entry for it",
+            write="the same with keras.ops",
+        )
+    mapped(f"tf.{name}", "the same on JAX")
+    args, kwargs = _static(args), _static(kwargs)
+    if any(isinstance(one, keras.KerasTensor) for one in _leaves((args, kwargs))):
+        return TensorFlowFunction(name)(*args, **kwargs)
+    return function(*args, **kwargs)
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    children: Iterable[Any] = ()
+    if isinstance(values, dict):
+        children = values.values()
+    elif isinstance(values, (list, tuple)):
+        children = values
+    else:
+        yield values
+    for one in children:
+        yield from _leaves(one)
+
+
+def _has_array(values: Any) -> bool:
+    return any(isinstance(one, _JAX_VALUES) for one in _leaves(values))
+
+
+def _static(value: Any) -> Any:
+    """Return an argument without TensorFlow's objects: constants as NumPy arrays, data types as names."""
+    if isinstance(value, tf.Variable):
+        raise out_of_reach(
+            what=f"the tf.Variable {value.name!r} in a model",
+            why="a JAX step would neither train it nor see a new value",
+            write="self.add_weight(...) in the layer, or keras.Variable(...)",
+        )
+    if isinstance(value, tf.Tensor):
+        return value.numpy()
+    if isinstance(value, tf.DType):
+        return value.name
+    if isinstance(value, tf.TensorShape):
+        return tuple(value.as_list())
+    if isinstance(value, OpenSize):
+        return {_OPEN_SIZE: value.formula}
+    if isinstance(value, slice):
+        return slice(_static(value.start), _static(value.stop), _static(value.step))
+    if isinstance(value, dict):
+        return {key: _static(one) for key, one in value.items()}
+    if isinstance(value, (Sizes, list)):
+        return [_static(one) for one in value]
+    if type(value) is tuple:
+        return tuple(_static(one) for one in value)
+    return value
+
+
+def _with_sizes(value: Any) -> Any:
+    """Return an argument with the sizes that its formulas say."""
+    if isinstance(value, dict):
+        if value.keys() == {_OPEN_SIZE}:
+            return value_of(value[_OPEN_SIZE])
+        return {key: _with_sizes(one) for key, one in value.items()}
+    return type(value)(map(_with_sizes, value)) if isinstance(value, (list, tuple)) else value
+
+
+@keras.saving.register_keras_serializable("keras_tpu_ext.dropin")
+class TensorFlowFunction(keras.Operation):  # type: ignore[misc, unused-ignore]
+    """A TensorFlow function in a functional model.
+
+    Args:
+        function: Its canonical name without `tf.`, a key of the drop-in's table.
+        name: The operation's name.
+
+    Raises:
+        ValueError: If the table does not have this function.
+    """
+
+    def __init__(self, function: str, name: str | None = None) -> None:
+        super().__init__(name=name)
+        if function not in TABLE:
+            raise ValueError(f"the drop-in knows no TensorFlow function {function!r}")
+        self.function = function
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function on arrays."""
+        return TABLE[self.function](*_with_sizes(args), **_with_sizes(kwargs))
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `KerasTensor`s like the outputs. Only tensors are traced: all other arguments are static."""
+        leaves = tree.flatten((args, kwargs))
+        at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
+
+        def on_tensors(*tensors: Any) -> Any:
+            values = list(leaves)
+            for i, tensor in zip(at, tensors, strict=True):
+                values[i] = tensor
+            new_args, new_kwargs = tree.pack_sequence_as((args, kwargs), values)
+            return self.call(*new_args, **new_kwargs)
+
+        return keras.src.backend.compute_output_spec(on_tensors, *(leaves[i] for i in at))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what this operation is made of again."""
+        return {"function": self.function, "name": self.name}
+
+
+class Shape(tuple[Any, ...]):
+    """The shape of a tensor with what `tf.TensorShape` has besides."""
+
+    def as_list(self) -> list[Any]:
+        """Return the shape as a list."""
+        return list(self)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self)
+
+    @property
+    def ndims(self) -> int:
+        """The number of axes."""
+        return len(self)
+
+    @property
+    def dims(self) -> list[Any]:
+        """The sizes."""
+        return list(self)
+
+
+def _get_shape(tensor: Any) -> Shape:
+    return Shape(tensor.shape)
+
+
+def _with_shape(prop: property) -> property:
+    get: Callable[[Any], Any] | None = prop.fget
+    assert get is not None, "a shape is read"
+    return property(lambda tensor: Shape(get(tensor)), doc=prop.__doc__)
+
+
+def _jax_array_of(tensor: Any) -> jax.Array:
+    """Return TensorFlow's tensor as JAX's, for an operator between the two."""
+    if not hasattr(tensor, "numpy"):
+        raise TypeError("a symbolic tensor of TensorFlow has no value for JAX")
+    return jax.numpy.asarray(tensor.numpy())
+
+
+def _numpy(array: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(array)
+
+
+def install() -> None:
+    """Give tensors the attributes that old programs read."""
+    add(tf.Tensor, "__jax_array__", _jax_array_of)
+    array = type(jax.numpy.zeros(()))
+    for kind in (array, jax.core.Tracer, keras.KerasTensor, keras.Variable):
+        add(kind, "get_shape", _get_shape)
+    add(array, "numpy", _numpy)
+    replace(keras.KerasTensor, "keras.KerasTensor.shape", _with_shape)
+    replace(jax.core.Tracer, "jax.core.Tracer.shape", _with_shape)
+    replace(array, "jax.Array.shape", _with_shape)
+
+
+__all__ = ["OutOfReachError", "Shape", "TensorFlowFunction", "call", "has_jax_value", "install"]

@@ -1,0 +1,1 @@
+"""What old names mean today: plain data, which docs/dropin.md prints and the drop-in is held against."""

@@ -1,0 +1,17 @@
+"""Reads a table that is written as text, a row on each line."""
+
+from __future__ import annotations
+
+import re
+
+
+def read_rows(text: str) -> dict[str, str]:
+    """Return what stands behind each name, which ends with `: ` or `:`; a line that is indented goes on with its row."""
+    rows: dict[str, str] = {}
+    for line in re.sub(r"\n\s+", " ", text.strip()).splitlines():
+        names, _, value = line.partition(":")
+        for name in names.split(", "):
+            if name in rows:
+                raise ValueError(f"two rows are named {name}")
+            rows[name] = value.strip()
+    return rows
