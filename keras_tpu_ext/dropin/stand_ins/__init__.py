@@ -1,0 +1,128 @@
+"""Packages that old kernels import and that Keras 3 has not: under their names, from a fixed table."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from keras_tpu_ext.dropin import report
+from keras_tpu_ext.dropin.errors import out_of_reach
+
+# A module's old name, the names in it, and the file here that has them. These come before an installed package of
+# that name: it was written for Keras 2.
+_TABLE = """
+efficientnet: preprocess_input center_crop_and_resize = efficientnet
+efficientnet.tfkeras: EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 EfficientNetB4 EfficientNetB5
+    EfficientNetB6 EfficientNetB7 preprocess_input center_crop_and_resize = efficientnet
+efficientnet.keras: EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 EfficientNetB4 EfficientNetB5
+    EfficientNetB6 EfficientNetB7 preprocess_input center_crop_and_resize = efficientnet
+kaggle_datasets: KaggleDatasets = kaggle
+tensorflow_addons: =
+tensorflow_addons.optimizers: AdamW SGDW DecoupledWeightDecayExtension extend_with_decoupled_weight_decay
+    = addons_weight_decay
+tensorflow_addons.optimizers: RectifiedAdam LAMB NovoGrad LazyAdam Yogi AdaBelief = addons_optimizers
+tensorflow_addons.optimizers: Lookahead SWA MovingAverage AveragedOptimizerWrapper = addons_averaging
+tensorflow_addons.optimizers: CyclicalLearningRate TriangularCyclicalLearningRate Triangular2CyclicalLearningRate
+    ExponentialCyclicalLearningRate = addons_schedules
+tensorflow_addons.losses: SigmoidFocalCrossEntropy sigmoid_focal_crossentropy TripletSemiHardLoss
+    triplet_semihard_loss TripletHardLoss triplet_hard_loss ContrastiveLoss contrastive_loss PinballLoss pinball_loss
+    WeightedKappaLoss = addons_losses
+tensorflow_addons.metrics: F1Score FBetaScore CohenKappa MatthewsCorrelationCoefficient RSquare HammingLoss
+    MultiLabelConfusionMatrix = addons_metrics
+tensorflow_addons.layers: GroupNormalization InstanceNormalization FilterResponseNormalization WeightNormalization
+    Maxout GELU StochasticDepth = addons_layers
+tensorflow_addons.activations: mish gelu hardshrink softshrink lisht snake tanhshrink sparsemax rrelu
+    = addons_activations
+tensorflow_addons.image: rotate transform translate translate_xy shear_x shear_y cutout random_cutout blend sharpness
+    equalize mean_filter2d gaussian_filter2d median_filter2d compose_transforms angles_to_projective_transforms
+    translations_to_projective_transforms = addons_image
+tensorflow_addons.callbacks: TQDMProgressBar TimeStopping AverageModelCheckpoint = addons_callbacks
+"""
+
+# What to write for a name that has no stand-in; of others, what is said of the whole package.
+_INSTEAD = {
+    "tensorflow_addons": "the same in keras.ops, in a class of your own",
+    "tensorflow_addons.layers.SpectralNormalization": "keras.layers.SpectralNormalization",
+    "tensorflow_addons.layers.MultiHeadAttention": "keras.layers.MultiHeadAttention, which has other arguments",
+    "tensorflow_addons.layers.AdaptiveAveragePooling2D": "keras.layers.GlobalAveragePooling2D or keras.ops.image.resize",
+    "efficientnet.tfkeras.EfficientNetL2": "EfficientNetB7, the largest one there is here",
+    "efficientnet": "keras.applications.EfficientNetB0 and its like",
+    "kaggle_datasets": "the folder, /kaggle/input/<name>",
+}
+
+
+def _tables() -> dict[str, dict[str, str]]:
+    """Return, for each module, the file here of each name in it."""
+    modules: dict[str, dict[str, str]] = {}
+    for row in _TABLE.replace("\n    ", " ").strip().splitlines():
+        module, _, entry = row.partition(":")
+        names, _, file = entry.partition("=")
+        modules.setdefault(module, {}).update(dict.fromkeys(names.split(), file.strip()))
+    return modules
+
+
+MODULES = _tables()
+
+
+class _Loader(importlib.abc.Loader):
+    """Makes a module whose names are looked up in the table when they are used."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return None  # a plain one
+
+    def exec_module(self, module: ModuleType) -> None:
+        names = MODULES[module.__name__]
+        vars(module).update(
+            __all__=[*names],
+            __doc__="A stand-in of keras_tpu_ext.dropin.",
+            __version__="0.23.0" if module.__name__ == "tensorflow_addons" else "1.1.1",
+            __getattr__=_getter(module.__name__, names),
+        )
+
+
+def _getter(module: str, names: dict[str, str]) -> Callable[[str], Any]:
+    """Return a module's `__getattr__`."""
+
+    def get(name: str) -> Any:
+        if f"{module}.{name}" in MODULES:
+            return importlib.import_module(f"{module}.{name}")
+        if name in names:
+            report.told(f"{module}.{name}", "the stand-in of keras_tpu_ext.dropin")
+            return getattr(importlib.import_module(f"{__name__}.{names[name]}"), name)
+        if name.startswith("_"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        package = module.partition(".")[0]
+        raise out_of_reach(
+            what=f"{module}.{name}",
+            why=f"{package} is not here, and its stand-in has only {', '.join(sorted([*names, *_inside(module)]))}",
+            write=_INSTEAD.get(f"{module}.{name}", _INSTEAD[package]),
+        )
+
+    return get
+
+
+def _inside(module: str) -> list[str]:
+    """Return the names of the modules inside a module."""
+    return [name.rpartition(".")[2] for name in MODULES if name.rpartition(".")[0] == module]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules of the table, and no others."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in MODULES:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _Loader(), is_package=bool(_inside(fullname)))
+
+
+def install() -> None:
+    """Provide the packages of the table under their names."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
