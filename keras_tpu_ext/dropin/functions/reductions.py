@@ -127,9 +127,7 @@ def _segments_of_data(name: str) -> Callable[..., Array]:
     return call
 
 
-def bincount(
-    x: Any, weights: Any, low: Any, high: Any, to: Any, axis: Any, binary: bool
-) -> Array:
+def bincount(x: Any, weights: Any, low: Any, high: Any, to: Any, axis: Any, binary: bool) -> Array:
     """Count how often each number is there; there must be as many numbers whatever the data."""
     if low is None or high is None or number(low) != number(high):
         raise out_of_reach(

@@ -1,0 +1,205 @@
+"""Random numbers, which a compiled step draws anew each time: from a generator that the model has as its state.
+
+`tf.random.normal` and the like get no array, so the dispatcher cannot choose them by argument: whoever replaces them
+asks `is_in_layer()`. Numbers are others than TensorFlow's, of the same distributions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from keras.src.backend import in_symbolic_scope
+from keras.src.backend.common.global_state import get_global_attribute
+
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.functions import colours
+from keras_tpu_ext.dropin.functions.arguments import dtype, number, numbers, tensor
+
+Array = Any
+_GENERATOR = "_dropin_seed_generator"
+
+
+def is_in_layer() -> bool:
+    """Return whether a layer is being called on values of JAX or Keras, or a step is traced."""
+    return get_global_attribute("stateless_scope") is not None or get_global_attribute("current_call_ctx") is not None
+
+
+def give_generator(layer: Any) -> Any:
+    """Return the generator of a layer or model, which is made if there is none; Keras's own seeds stay as they are."""
+    found = next((each for each in layer._flatten_layers() if hasattr(each, _GENERATOR)), None)
+    if found is None:
+        found = layer
+        state = random.getstate()
+        layer._tracker.unlock()
+        setattr(layer, _GENERATOR, keras.random.SeedGenerator())
+        layer._tracker.lock()
+        random.setstate(state)
+    return getattr(found, _GENERATOR)
+
+
+def _next_key() -> Array:
+    """Return a key that no other call gets.
+
+    Raises:
+        OutOfReachError: If it would be the same in each step.
+    """
+    context, scope = get_global_attribute("current_call_ctx"), get_global_attribute("stateless_scope")
+    layer = None if context is None else context.entry_layer
+    if layer is not None:
+        generator = give_generator(layer)
+        if scope is None or in_symbolic_scope() or scope.get_current_value(generator.state) is not None:
+            return _key(generator.next())
+    elif scope is None and jax.core.trace_state_clean():
+        return _key(_without_layer().next())
+    raise out_of_reach(
+        what="a random function in a step that has no generator for it",
+        why="it would give the same numbers in each step",
+        write="keras.random.normal(..., seed=self.seed_generator), with self.seed_generator = "
+        "keras.random.SeedGenerator() in the layer's __init__",
+    )
+
+
+_OUTSIDE: list[Any] = []
+
+
+def _without_layer() -> Any:
+    if not _OUTSIDE:
+        _OUTSIDE.append(keras.random.SeedGenerator())
+    return _OUTSIDE[0]
+
+
+def _key(seed: Array) -> Array:
+    """Return the key of a seed, which is two integers."""
+    seed = tensor(seed).astype("uint32")
+    return jax.random.fold_in(jax.random.key(seed[0]), seed[1])
+
+
+def _uniform(key: Array, shape: Any, low: Any, high: Any, to: Any) -> Array:
+    to = dtype(to)
+    if jnp.issubdtype(to, jnp.integer):
+        if high is None:
+            raise ValueError(f"tf.random.uniform: dtype {to} needs maxval")
+        return jax.random.randint(key, numbers(shape), low, high, to)
+    high = 1 if high is None else high
+    return low + jax.random.uniform(key, numbers(shape), to) * (tensor(high).astype(to) - low)
+
+
+def _normal(key: Array, shape: Any, mean: Any, deviation: Any, to: Any) -> Array:
+    return mean + jax.random.normal(key, numbers(shape), dtype(to)) * deviation
+
+
+def _truncated_normal(key: Array, shape: Any, mean: Any, deviation: Any, to: Any) -> Array:
+    return mean + jax.random.truncated_normal(key, -2.0, 2.0, numbers(shape), dtype(to)) * deviation
+
+
+def _categorical(key: Array, logits: Any, count: Any, to: Any) -> Array:
+    logits, count = tensor(logits), number(count)
+    drawn = jax.random.categorical(key, logits, shape=(count, logits.shape[0]), axis=-1)
+    return drawn.T.astype("int32" if to is None else dtype(to))
+
+
+def _gamma(key: Array, shape: Any, alpha: Any, beta: Any, to: Any) -> Array:
+    alpha = tensor(alpha).astype(dtype(to))
+    beta = jnp.ones((), alpha.dtype) if beta is None else tensor(beta)
+    each = jnp.broadcast_shapes(alpha.shape, beta.shape)
+    return jax.random.gamma(key, alpha, (*numbers(shape), *each), alpha.dtype) / beta
+
+
+def _poisson(key: Array, shape: Any, rate: Any, to: Any) -> Array:
+    rate = tensor(rate)
+    return jax.random.poisson(key, rate, (*numbers(shape), *rate.shape)).astype(dtype(to))
+
+
+def dropout(x: Any, rate: Any, noise_shape: Any, seed: Any) -> Array:
+    """Set a part of the elements to 0, and scale up the others."""
+    x = tensor(x)
+    if not isinstance(rate, jax.core.Tracer) and not 0 <= rate < 1:
+        raise ValueError(f"tf.nn.dropout: rate must be in [0, 1), not {rate}")
+    shape = x.shape if noise_shape is None else numbers(noise_shape)
+    kept = jax.random.uniform(_next_key(), shape) >= rate
+    return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype)).astype(x.dtype)
+
+
+def _flip(key: Array, x: Any, axis: int) -> Array:
+    x = tensor(x)
+    chosen = jax.random.bernoulli(key, 0.5, (*x.shape[:-3], 1, 1, 1))
+    return jnp.where(chosen, jnp.flip(x, axis), x)
+
+
+def _crop(key: Array, x: Any, size: Any) -> Array:
+    x, size = tensor(x), numbers(size)
+    spaces = jnp.asarray([have - want + 1 for have, want in zip(x.shape, size, strict=True)])
+    return jax.lax.dynamic_slice(x, list(jax.random.randint(key, (x.ndim,), 0, spaces)), size)
+
+
+def _adjusted(name: str, both_signs: bool) -> Callable[..., Array]:
+    """Return a function that adjusts an image by a random number from an interval, or up to one either way."""
+    adjust = colours.FUNCTIONS[f"image.adjust_{name}"]
+
+    def call(key: Array, x: Any, *bounds: Any) -> Array:
+        low, high = (-bounds[0], bounds[0]) if both_signs else bounds
+        return adjust(x, jax.random.uniform(key, (), minval=low, maxval=high))
+
+    return call
+
+
+# Functions of a key and what TensorFlow's are given, but for the seed.
+_RANDOM: dict[str, Callable[..., Array]] = {
+    "random.uniform": _uniform,
+    "random.normal": _normal,
+    "random.truncated_normal": _truncated_normal,
+    "random.gamma": _gamma,
+    "random.poisson": _poisson,
+    "random.shuffle": lambda key, x: jax.random.permutation(key, tensor(x)),
+    "random.categorical": _categorical,
+    "image.random_flip_left_right": lambda key, x: _flip(key, x, -2),
+    "image.random_flip_up_down": lambda key, x: _flip(key, x, -3),
+    "image.random_crop": _crop,
+    "image.random_brightness": _adjusted("brightness", True),
+    "image.random_contrast": _adjusted("contrast", False),
+    "image.random_saturation": _adjusted("saturation", False),
+    "image.random_hue": _adjusted("hue", True),
+}
+_SEED_SECOND = ("uniform", "normal", "truncated_normal", "gamma", "poisson")
+
+
+def _stateful(function: Callable[..., Array]) -> Callable[..., Array]:
+    """TensorFlow gives the seed last; one that is fixed would not be one in TensorFlow either, from call to call."""
+    return lambda *values: function(_next_key(), *values[:-1])
+
+
+def _stateless(function: Callable[..., Array], at: int) -> Callable[..., Array]:
+    """Take the seed, which TensorFlow gives at this place, and leave out `alg`."""
+    return lambda *values: function(_key(values[at]), *values[:at], *values[at + 1 :])
+
+
+def _names() -> dict[str, Callable[..., Any]]:
+    table: dict[str, Callable[..., Any]] = {"nn.dropout": dropout}
+    for name, function in _RANDOM.items():
+        table[name] = _stateful(function)
+        if name.startswith("image."):
+            at = {"image.random_crop": 2, "image.random_contrast": 3, "image.random_saturation": 3}.get(name)
+            at = at or (1 if "flip" in name else 2)
+            table[name.replace("random_", "stateless_random_")] = _stateless(function, at)
+    table.pop("random.shuffle_stateless", None)
+    return table
+
+
+def _drop_alg(function: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda *values: function(*values[:-1])
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **_names(),
+    "random.stateless_uniform": _drop_alg(_stateless(_uniform, 1)),
+    "random.stateless_normal": _drop_alg(_stateless(_normal, 1)),
+    "random.stateless_truncated_normal": _drop_alg(_stateless(_truncated_normal, 1)),
+    "random.stateless_gamma": _stateless(_gamma, 1),
+    "random.stateless_poisson": lambda shape, seed, rate, to: _poisson(_key(seed), shape, rate, to),
+    "random.stateless_categorical": _stateless(_categorical, 2),
+}
