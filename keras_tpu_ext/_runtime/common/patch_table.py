@@ -151,6 +151,31 @@ dropin/tpu.py
   process: tensorflow.config.experimental_connect_to_cluster, experimental_connect_to_host: the TPU is in this machine
   process: tensorflow.config.list_logical_devices, list_physical_devices: JAX's TPU cores are listed
   process: tensorflow.config.experimental.list_logical_devices, list_physical_devices: JAX's TPU cores are listed
+dropin/keras_backend/__init__.py
+  process: keras.src.legacy.backend.batch_dot, batch_flatten, cast_to_floatx, categorical_crossentropy,
+    categorical_focal_crossentropy, conv1d, conv2d, conv2d_transpose, conv3d, ctc_batch_cost, depthwise_conv2d, dot,
+    gather, in_top_k, mean, moving_average_update, pool2d, pool3d, repeat, repeat_elements, resize_images, rnn,
+    separable_conv2d, softmax, sparse_categorical_crossentropy, spatial_2d_padding, spatial_3d_padding, std,
+    stop_gradient, switch, temporal_padding, update, update_add, update_sub, var, foldl, foldr, map_fn:
+    on JAX values they compute with JAX
+  process: keras.src.legacy.backend.dropout, random_bernoulli, random_normal, random_uniform, truncated_normal:
+    in a step of JAX numbers are drawn by JAX
+  process: keras.src.legacy.backend.batch_get_value, batch_set_value, eye, get_value, ones, random_normal_variable,
+    random_uniform_variable, set_value, variable, zeros: variables are Keras's, which JAX trains
+  process: keras.src.legacy.backend.count_params, dtype, gradients, int_shape, ndim:
+    they know JAX's values; there is no graph of TensorFlow
+dropin/control.py
+  process: tensorflow.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
+    on JAX values they compute with JAX
+  process: tensorflow.compat.v1.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
+    on JAX values they compute with JAX
+  process: tensorflow.compat.v2.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
+    on JAX values they compute with JAX
+  process: tensorflow.python.eager.polymorphic_function.polymorphic_function.Function.__call__:
+    on JAX values it is the Python function
+  process: jax.core.Tracer.__bool__: the error says what to write instead of AutoGraph
+dropin/old_keras/modules.py
+  process: keras._tf_keras.keras.layers.AlphaDropout, ThresholdedReLU: these compute with TensorFlow
 """
 
 

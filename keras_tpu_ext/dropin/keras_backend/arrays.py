@@ -57,6 +57,8 @@ def batch_dot(x: Array, y: Array, axes: Any = None) -> Array:
     x, y = jnp.asarray(x), jnp.asarray(y)
     if min(x.ndim, y.ndim) < 2:
         raise ValueError(f"K.batch_dot needs tensors of two axes or more, not {x.shape} and {y.shape}")
+    if x.shape[0] != y.shape[0]:
+        raise ValueError(f"K.batch_dot needs two batches of one size, not {x.shape} and {y.shape}")
     if axes is None:
         axes = (x.ndim - 1, y.ndim - 1 if y.ndim == 2 else y.ndim - 2)
     left, right = (axes, axes) if isinstance(axes, int) else axes
@@ -205,9 +207,9 @@ def switch(condition: Array, then_expression: Any, else_expression: Any) -> Arra
     then, other = (ops.convert_to_tensor(branch()) for branch in branches)
     if condition.ndim > then.ndim:
         raise ValueError(f"K.switch: the condition {condition.shape} has more axes than what it chooses {then.shape}")
-    axes = condition.shape + (1,) * (then.ndim - condition.ndim)
-    # TensorFlow lets one axis of several be spread; of one axis it is a choice of rows.
-    return ops.where(ops.reshape(condition, axes), then, other)
+    if condition.ndim > 1:  # a vector chooses along the last axis, as broadcasting has it
+        condition = ops.reshape(condition, (*condition.shape, *(1,) * (then.ndim - condition.ndim)))
+    return ops.where(condition, then, other)
 
 
 def stop_gradient(variables: Any) -> Any:

@@ -1,0 +1,341 @@
+"""Control flow of TensorFlow on JAX values, `tf.function` and gradients of the user's own.
+
+These functions do not ask a dispatcher. They are replaced by argument: on TensorFlow's tensors they stay what they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import tensorflow as tf
+from jax import numpy as jnp
+from keras import tree
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+from keras_tpu_ext.dropin import tensors
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.functions import TABLE
+from keras_tpu_ext.dropin.keras_backend.random import is_traced
+from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.report import mapped
+
+_ON_A_TENSOR = """
+Old Keras turned `if`, `while` and `for` on a tensor into TensorFlow's by AutoGraph; on JAX a program decides before it \
+has numbers. Write instead: tf.where(condition, a, b) or tf.cond(condition, lambda: a, lambda: b). See docs/dropin.md."""
+
+
+def _array(value: Any) -> Any:
+    return jnp.asarray(value.numpy() if hasattr(value, "numpy") and not isinstance(value, jax.Array) else value)
+
+
+def _arrays(values: Any) -> Any:
+    """Return a structure with JAX arrays for tensors of all kinds and numbers."""
+    return tree.map_structure(_array, values)
+
+
+def _like(structure: Any, values: Any) -> Any:
+    """Return arrays in the structure that a loop carries."""
+    return tree.pack_sequence_as(structure, tree.flatten(_arrays(values)))
+
+
+def cond(pred: Any, true_fn: Any = None, false_fn: Any = None, *others: Any, **options: Any) -> Any:
+    """Run one of two functions."""
+    if isinstance(pred, keras.KerasTensor):  # a functional model runs both
+        return tree.map_structure(lambda a, b: tf.where(pred, a, b), true_fn(), false_fn())
+    if not isinstance(pred, jax.core.Tracer):
+        return true_fn() if pred else false_fn()
+    return jax.lax.cond(_array(pred).astype(bool), lambda: _arrays(true_fn()), lambda: _arrays(false_fn()))
+
+
+def case(pred_fn_pairs: Any, default: Any = None, *others: Any, **options: Any) -> Any:
+    """Run the first function whose condition holds."""
+    pairs = [*(pred_fn_pairs.items() if isinstance(pred_fn_pairs, dict) else pred_fn_pairs)]
+    chosen = default if default is not None else pairs.pop()[1]
+    for pred, function in reversed(pairs):
+        chosen = functools.partial(cond, pred, function, chosen)
+    return chosen()
+
+
+def switch_case(branch_index: Any, branch_fns: Any, default: Any = None, name: str | None = None) -> Any:
+    """Run the function with this index, else the default, else the last."""
+    pairs = branch_fns.items() if isinstance(branch_fns, dict) else branch_fns
+    functions = [one if callable(one) else one[1] for one in _by_index(pairs)]
+    functions.append(default or functions[-1])
+    last = len(functions) - 1
+    index = jnp.where((branch_index < 0) | (branch_index > last), last, branch_index)
+    return jax.lax.switch(index, [lambda one=one: _arrays(one()) for one in functions])
+
+
+def _by_index(pairs: Iterable[Any]) -> list[Any]:
+    pairs = [*pairs]
+    return pairs if callable(pairs[0]) else sorted(pairs, key=lambda pair: int(pair[0]))
+
+
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: Any = None,
+    name: str | None = None,
+    **options: Any,
+) -> Any:
+    """Run `body` as long as `cond` holds: in Python where its condition is known, which has gradients; else in JAX."""
+    left = None if maximum_iterations is None else int(maximum_iterations)
+    while left != 0:
+        more = cond(*loop_vars)
+        if isinstance(more, jax.core.Tracer):
+            return _traced_loop(cond, body, _arrays(loop_vars), left)
+        if not more:
+            break
+        loop_vars = _sequence(body(*loop_vars), loop_vars)
+        left = None if left is None else left - 1
+    return loop_vars
+
+
+def _sequence(values: Any, like: Any) -> Any:
+    return [values] if len(like) == 1 and not isinstance(values, (list, tuple)) else values
+
+
+def _traced_loop(cond: Any, body: Any, state: Any, most: int | None) -> Any:
+    def step(state: Any) -> Any:
+        return _like(state, _sequence(body(*state), state))
+
+    if most is None:  # JAX has no gradient for this, and says so
+        return jax.lax.while_loop(lambda state: cond(*state), step, state)
+
+    def step_or_stay(state: Any, _: None) -> tuple[Any, None]:
+        return jax.lax.cond(cond(*state), step, lambda same: same, state), None
+
+    return jax.lax.scan(step_or_stay, state, None, most)[0]
+
+
+def map_fn(
+    fn: Callable[..., Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Any = None,
+) -> Any:
+    """Apply a function to each element along the first axis, one after the other."""
+    found = jax.lax.map(lambda element: _arrays(fn(element)), _arrays(elems))
+    kinds = [_dtype_of(one) for one in tree.flatten(fn_output_signature if dtype is None else dtype)]
+    if not kinds or kinds[0] is None:
+        return found
+    cast = [value.astype(kind) for value, kind in zip(tree.flatten(found), kinds, strict=True)]
+    return tree.pack_sequence_as(found, cast)
+
+
+def _dtype_of(signature: Any) -> Any:
+    signature = getattr(signature, "dtype", signature)
+    return getattr(signature, "as_numpy_dtype", signature)
+
+
+def vectorized_map(fn: Callable[..., Any], elems: Any, *others: Any, **options: Any) -> Any:
+    """Apply a function to each element along the first axis, all at once."""
+    return jax.vmap(lambda element: _arrays(fn(element)))(_arrays(elems))
+
+
+def scan(
+    fn: Callable[..., Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Accumulate along the first axis, and return each state."""
+    start, rest = _started(_arrays(elems), initializer, last=reverse)
+
+    def step(state: Any, element: Any) -> tuple[Any, Any]:
+        state = _like(state, fn(state, element))
+        return state, state
+
+    states = jax.lax.scan(step, start, rest, reverse=reverse)[1]
+    if initializer is not None:
+        return states
+    order = (lambda a, b: (b, a[None])) if reverse else (lambda a, b: (a[None], b))
+    return tree.map_structure(lambda a, b: jnp.concatenate(order(a, b)), start, states)
+
+
+def _started(elems: Any, initializer: Any, *, last: bool) -> tuple[Any, Any]:
+    """Return the first state, and the elements that remain."""
+    if initializer is not None:
+        return _arrays(initializer), elems
+    first, rest = (-1, slice(None, -1)) if last else (0, slice(1, None))
+    return tree.map_structure(lambda x: x[first], elems), tree.map_structure(lambda x: x[rest], elems)
+
+
+def _fold(fn: Any, elems: Any, initializer: Any, *, last: bool) -> Any:
+    start, rest = _started(_arrays(elems), initializer, last=last)
+    return jax.lax.scan(lambda state, x: (_like(state, fn(state, x)), None), start, rest, reverse=last)[0]
+
+
+def foldl(fn: Callable[..., Any], elems: Any, initializer: Any = None, *others: Any, **options: Any) -> Any:
+    """Accumulate along the first axis, from its start."""
+    return _fold(fn, elems, initializer, last=False)
+
+
+def foldr(fn: Callable[..., Any], elems: Any, initializer: Any = None, *others: Any, **options: Any) -> Any:
+    """Accumulate along the first axis, from its end."""
+    return _fold(fn, elems, initializer, last=True)
+
+
+def with_gradient(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run what `tf.custom_gradient` decorates: a function that returns its result and its gradient's function."""
+    at = [i for i, one in enumerate(args) if hasattr(one, "dtype")]
+
+    def run(*values: Any) -> tuple[Any, Callable[..., Any]]:
+        given = [*args]
+        for i, value in zip(at, values, strict=True):
+            given[i] = value
+        result, gradient = function(*given, **kwargs)
+        return _arrays(result), gradient
+
+    @jax.custom_vjp
+    def differentiable(*values: Any) -> Any:
+        return run(*values)[0]
+
+    def backward(values: Any, upstream: Any) -> tuple[Any, ...]:
+        found = run(*values)[1](*tree.flatten(upstream))
+        found = [*found] if isinstance(found, (list, tuple)) else [found]
+        by_argument = dict(enumerate(found)) if len(found) == len(args) else dict(zip(at, found, strict=True))
+        return tuple(_gradient(value, by_argument[i]) for i, value in zip(at, values, strict=True))
+
+    differentiable.defvjp(lambda *values: (differentiable(*values), values), backward)
+    return differentiable(*(_array(args[i]) for i in at))
+
+
+def _gradient(value: Any, found: Any) -> Any:
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        return np.zeros(value.shape, jax.dtypes.float0)
+    return (
+        jnp.zeros_like(value) if found is None else jnp.broadcast_to(_array(found), value.shape).astype(value.dtype)
+    )
+
+
+def _custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    def custom_gradient(f: Any = None) -> Any:
+        if f is None:
+            return custom_gradient
+        on_tensorflow = original(f)
+
+        @functools.wraps(f)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if tensors.has_jax_value((args, kwargs)):
+                return tensors.call("custom_gradient", (f, *args), kwargs)
+            return on_tensorflow(*args, **kwargs)
+
+        return function
+
+    return custom_gradient
+
+
+def _recompute_grad(original: Callable[..., Any]) -> Callable[..., Any]:
+    def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+        on_tensorflow = original(f)
+
+        @functools.wraps(f)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if tensors.has_jax_value((args, kwargs)):
+                mapped("tf.recompute_grad", "the same numbers, without computing twice")
+                return f(*args, **kwargs)
+            return on_tensorflow(*args, **kwargs)
+
+        return function
+
+    return recompute_grad
+
+
+def _call_of_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `__call__` of what `tf.function` makes: on JAX values the Python function itself."""
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807, it becomes this method
+        if tensors.has_jax_value((args, kwargs)) or (is_traced() and tf.executing_eagerly()):
+            mapped("tf.function on JAX values", "the Python function, which JAX traces")
+            return self.python_function(*args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return __call__
+
+
+def _as_condition(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return `__bool__` of a tracer, whose error says what to write."""
+
+    @functools.wraps(original)
+    def __bool__(self: Any) -> bool:  # noqa: N807, it becomes this method
+        try:
+            return original(self)
+        except jax.errors.TracerBoolConversionError as error:
+            error.args = (f"{error}{_ON_A_TENSOR}",)
+            raise
+
+    return __bool__
+
+
+def _value_of_variable(variable: Any) -> Any:
+    if not is_traced():
+        return jnp.asarray(variable.numpy())
+    raise out_of_reach(
+        what=f"the tf.Variable {variable.name!r} in a model",
+        why="a JAX step would neither train it nor see a new value",
+        write="self.add_weight(...) in the layer, or keras.Variable(...)",
+    )
+
+
+CONTROL: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop)
+}
+_RUNS_ON_KERAS_TENSORS = ("case", "cond")  # these look at functions, which a functional model runs while it is built
+
+
+def by_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that gives a function of TensorFlow its counterpart here for JAX values."""
+
+    def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if not tensors.has_jax_value((args, kwargs)):
+                return original(*args, **kwargs)
+            if name in _RUNS_ON_KERAS_TENSORS:
+                mapped(f"tf.{name}", "the same on JAX")
+                return CONTROL[name](*args, **kwargs)
+            return tensors.call(name, args, kwargs)
+
+        return function
+
+    return decorate
+
+
+def _modules() -> Sequence[tuple[str, Any]]:
+    return [("tensorflow", tf), ("tensorflow.compat.v1", tf.compat.v1), ("tensorflow.compat.v2", tf.compat.v2)]
+
+
+def install() -> None:
+    """Replace TensorFlow's functions in the modules where programs find them."""
+    TABLE.update(CONTROL | {"custom_gradient": with_gradient})
+    makers = {name: by_argument(name) for name in CONTROL}
+    makers |= {"custom_gradient": _custom_gradient, "recompute_grad": _recompute_grad}
+    for path, module in _modules():
+        for name, make in makers.items():
+            replace(module, f"{path}.{name}", make)
+    replace(polymorphic_function.Function, f"{polymorphic_function.__name__}.Function.__call__", _call_of_function)
+    replace(jax.core.Tracer, "jax.core.Tracer.__bool__", _as_condition)
+    add(tf.Variable, "__jax_array__", _value_of_variable)

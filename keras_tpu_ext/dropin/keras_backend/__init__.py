@@ -1,0 +1,212 @@
+"""`keras.backend` (`K.*`): the functions of Keras 2, for JAX values by argument, for all others TensorFlow's.
+
+Keras 3 keeps most of them in `keras.src.legacy.backend`, made of `tf.*`: most run on JAX through the dispatcher.
+Replaced are those that need more, and added those that Keras 3 has dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.legacy import backend as legacy
+from keras.src.utils import naming
+
+from keras_tpu_ext.dropin import tensors
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.functions import TABLE
+from keras_tpu_ext.dropin.keras_backend import variables
+from keras_tpu_ext.dropin.keras_backend.arrays import ARRAYS, normalize_batch_in_training
+from keras_tpu_ext.dropin.keras_backend.random import RANDOM, is_traced
+from keras_tpu_ext.dropin.keras_backend.variables import VARIABLES
+from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.report import mapped
+
+_IN_TABLE = "keras.backend."  # before a name in the drop-in's table of functions
+
+Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def ndim(x: Any) -> int:
+    """Return the number of axes."""
+    return len(x.shape)
+
+
+def int_shape(x: Any) -> tuple[int | None, ...]:
+    """Return the sizes; `None` for an open one."""
+    return tuple(n if isinstance(n, int) else None for n in x.shape)
+
+
+def dtype(x: Any) -> str:
+    """Return the name of the data type."""
+    return str(keras.backend.standardize_dtype(getattr(x.dtype, "name", x.dtype)))
+
+
+def count_params(x: Any) -> int:
+    """Return the number of elements."""
+    return math.prod(x.shape)
+
+
+def placeholder(
+    shape: Any = None,
+    ndim: int | None = None,
+    dtype: Any = None,
+    sparse: bool = False,
+    name: str | None = None,
+    ragged: bool = False,
+) -> Any:
+    """Return an input of a functional model, its batch size included in `shape`."""
+    if ragged:
+        raise out_of_reach(what="K.placeholder(ragged=True)", why="JAX has no ragged tensors", write="a padded batch")
+    shape = shape or (None,) * (ndim or 0)
+    return keras.Input(batch_shape=tuple(shape), dtype=dtype or keras.config.floatx(), sparse=sparse, name=name)
+
+
+def function(inputs: Any, outputs: Any, updates: Any = None, name: str | None = None, **options: Any) -> Any:
+    """Return a function from arrays to NumPy arrays, between tensors of a functional model."""
+    tensors_only = all(isinstance(one, keras.KerasTensor) for one in keras.tree.flatten((inputs, outputs)))
+    if updates or options or not tensors_only:
+        raise out_of_reach(
+            what="K.function with updates, options or a learning phase",
+            why="there is no graph of TensorFlow to run",
+            write="keras.Model(inputs, outputs), called as model(x, training=False)",
+        )
+    model = keras.Model(inputs, outputs)
+    return lambda arrays: keras.tree.map_structure(variables.get_value, model(arrays))
+
+
+def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Any:
+    """Print a tensor when it is computed, and return it."""
+    tf.print(message, x, summarize=summarize)
+    return x
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Do nothing: this was about sessions of TensorFlow, or about its variables' first values."""
+
+
+def _no_graph(name: str, write: str) -> Callable[..., Any]:
+    def raise_error(*args: Any, **kwargs: Any) -> Any:
+        raise out_of_reach(what=f"K.{name}", why="there is no graph of TensorFlow to work on", write=write)
+
+    return raise_error
+
+
+_get_session = _no_graph("get_session", "K.get_value(x), or model(x)")
+gradients = _no_graph("gradients", "jax.grad of a function of arrays")
+_local_conv = _no_graph("local_conv", "keras.ops.extract_sequences or image patches, and keras.ops.einsum")
+
+# Whatever the arguments are.
+ALWAYS: dict[str, Callable[..., Any]] = {
+    "count_params": count_params,
+    "dtype": dtype,
+    "foldl": lambda fn, elems, initializer=None, name=None: tf.foldl(fn, elems, initializer),
+    "foldr": lambda fn, elems, initializer=None, name=None: tf.foldr(fn, elems, initializer),
+    "gradients": gradients,
+    "int_shape": int_shape,
+    "map_fn": lambda fn, elems, name=None, dtype=None: tf.map_fn(fn, elems, dtype=dtype),
+    "ndim": ndim,
+}
+
+# What Keras 3 has dropped.
+ADDED: dict[str, Callable[..., Any]] = {
+    "function": function,
+    "get_session": _get_session,
+    "get_variable_shape": int_shape,
+    "identity": lambda x, name=None: tf.identity(x, name),
+    "in_test_phase": variables.in_test_phase,
+    "in_train_phase": variables.in_train_phase,
+    "learning_phase": variables.learning_phase,
+    "learning_phase_scope": variables.learning_phase_scope,
+    "local_conv1d": _local_conv,
+    "local_conv2d": _local_conv,
+    "logsumexp": lambda x, axis=None, keepdims=False: tf.reduce_logsumexp(x, axis, keepdims),
+    "manual_variable_initialization": _nothing,
+    "normalize_batch_in_training": normalize_batch_in_training,
+    "placeholder": placeholder,
+    "print_tensor": print_tensor,
+    "random_binomial": lambda *args, **kwargs: legacy.random_bernoulli(*args, **kwargs),
+    "reset_uids": naming.reset_uids,
+    "set_learning_phase": variables.set_learning_phase,
+    "set_session": _nothing,
+    "symbolic_learning_phase": variables.learning_phase,
+}
+
+
+def _by_argument(name: str, *, in_traces: bool = False) -> Make:
+    """Return what makes a function that goes to the table with a JAX value, and in a trace if `in_traces` says so."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if tensors.has_jax_value((args, kwargs)) or (in_traces and _is_for_jax()):
+                return tensors.call(_IN_TABLE + name, args, kwargs)
+            return original(*args, **kwargs)
+
+        return function
+
+    return make
+
+
+def _is_for_jax() -> bool:
+    return is_traced() and tf.executing_eagerly()
+
+
+def _outside_of_graphs(name: str, ours: Callable[..., Any]) -> Make:
+    """Return what makes a function that is TensorFlow's in a graph of TensorFlow only."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if not tf.executing_eagerly() or any(hasattr(one, "tocoo") for one in args):
+                return original(*args, **kwargs)
+            mapped(f"K.{name}", "the same on JAX")
+            return ours(*args, **kwargs)
+
+        return function
+
+    return make
+
+
+def _makers() -> dict[str, Make]:
+    """Return what makes each function that is replaced from Keras's own."""
+    return {
+        **{name: _by_argument(name) for name in ARRAYS},
+        **{name: _by_argument(name, in_traces=True) for name in RANDOM},
+        **{name: _outside_of_graphs(name, ours) for name, ours in VARIABLES.items()},
+        **{name: functools.partial(lambda ours, original: ours, ours) for name, ours in ALWAYS.items()},
+    }
+
+
+def names() -> list[str]:
+    """Return the names of all functions of `keras.backend` that old programs find."""
+    kept = [name for name, found in vars(legacy).items() if _is_function(name, found)]
+    return sorted({*kept, *ADDED})
+
+
+def _is_function(name: str, found: Any) -> bool:
+    return not name.startswith("_") and getattr(found, "__module__", None) == legacy.__name__
+
+
+def into(module: Any) -> None:
+    """Add to a module what Keras 2 had in `keras.backend` and it lacks."""
+    for name in names():
+        add(module, name, ADDED.get(name) or getattr(legacy, name))
+    add(module, "tf", tf)  # as in `K.tf`
+
+
+def install() -> None:
+    """Replace and add functions, in Keras's modules and in those of `tf.keras` that are loaded."""
+    TABLE.update({_IN_TABLE + name: ours for name, ours in {**ARRAYS, **RANDOM}.items()})
+    for name, make in _makers().items():
+        replace(legacy, f"keras.src.legacy.backend.{name}", make)
+    into(legacy)
+    for module in ("keras.backend", "keras._tf_keras.keras.backend", "tensorflow.keras.backend"):
+        with contextlib.suppress(KeyError):
+            into(sys.modules[module])
