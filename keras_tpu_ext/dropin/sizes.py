@@ -51,7 +51,7 @@ class OpenSize:
         )
 
     def __neg__(self) -> OpenSize:
-        return self * -1
+        return OpenSize(["*", self.formula, -1])
 
 
 def _method(symbol: str, *, reverse: bool) -> Callable[[Any, Any], Any]:
@@ -111,7 +111,7 @@ class Sizes(tuple[Any, ...]):
 
 def _each(function: Callable[[Any, Any], Any], *, reverse: bool) -> Callable[[Any, Any], Any]:
     def method(self: Sequence[Any], other: Any) -> Any:
-        others = list(other) if isinstance(other, (tuple, list)) or getattr(other, "ndim", 0) else [other] * len(self)
+        others = list(other) if hasattr(other, "__len__") else [other] * len(self)
         return Sizes(function(b, a) if reverse else function(a, b) for a, b in zip(self, others, strict=True))
 
     return method
@@ -149,7 +149,7 @@ def _cast(x: Any, dtype: Any, name: str | None = None) -> Any:
 
 
 def _concat(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Any:
-    return Sizes(size for value in values for size in _numbers(value))
+    return Sizes(size for value in values for size in _numbers(value) or [])
 
 
 def _stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Any:

@@ -9,6 +9,7 @@ import jax
 import keras
 import numpy as np
 import tensorflow as tf
+from jax._src.array import ArrayImpl  # what arrays are, without making one: that would start JAX's devices
 from keras import tree
 
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
@@ -204,7 +205,7 @@ def _numpy(array: Any) -> np.ndarray[Any, Any]:
 def install() -> None:
     """Give tensors the attributes that old programs read."""
     add(tf.Tensor, "__jax_array__", _jax_array_of)
-    array = type(jax.numpy.zeros(()))
+    array = ArrayImpl
     for kind in (array, jax.core.Tracer, keras.KerasTensor, keras.Variable):
         add(kind, "get_shape", _get_shape)
     add(array, "numpy", _numpy)

@@ -119,7 +119,7 @@ class Strategy:
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
         self.extended = _Extended()
-        self.cluster_resolver = None
+        self.cluster_resolver: TPUClusterResolver | None = None
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -271,6 +271,10 @@ def _listed(original: Callable[..., Any]) -> Callable[..., Any]:
     return devices
 
 
+def _instead(new: Any, original: Any) -> Any:
+    return new
+
+
 def install() -> None:
     """Put these under TensorFlow's names."""
     experimental, resolvers = tf.distribute.experimental, tf.distribute.cluster_resolver
@@ -286,7 +290,7 @@ def install() -> None:
         (tf.tpu.experimental, "tensorflow.tpu.experimental.initialize_tpu_system", _initialize),
         (tf.tpu.experimental, "tensorflow.tpu.experimental.shutdown_tpu_system", _initialize),
     ):
-        replace(module, path, lambda original, new=new: new)
+        replace(module, path, functools.partial(_instead, new))
     for name in ("experimental_connect_to_cluster", "experimental_connect_to_host"):
         replace(tf.config, f"tensorflow.config.{name}", _connect)
     for name in ("list_logical_devices", "list_physical_devices"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import FrameType
 
 _DROPIN = "keras_tpu_ext.dropin"
 
@@ -24,11 +25,11 @@ def choose_jax() -> None:
 
 def _is_importing_dropin() -> bool:
     """Return whether the import that runs now is of the drop-in: its name is known to the import system only."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_find_and_load_unlocked":
             name = str(frame.f_locals.get("name", ""))
             if name == _DROPIN or name.startswith(f"{_DROPIN}."):
                 return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False

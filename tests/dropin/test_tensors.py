@@ -98,7 +98,9 @@ def test_tf_data_gets_tensorflows_own():
         seen.append(tf.reduce_sum(tf.cast(x, tf.float32) + tf.constant(1.0)))
         return seen[-1]
 
-    assert float(next(iter(tf.data.Dataset.from_tensors(X).map(function)))) == pytest.approx(X.sum() + X.size, rel=1e-5)
+    assert float(next(iter(tf.data.Dataset.from_tensors(X).map(function)))) == pytest.approx(
+        X.sum() + X.size, rel=1e-5
+    )
     assert isinstance(seen[0], tf.Tensor)
 
 
@@ -111,7 +113,9 @@ def test_results_can_be_read():
 
 
 def test_a_function_without_an_entry_is_named():
-    with pytest.raises(OutOfReachError, match=r"tf\.raw_ops\S* .*keras.ops|tf\.\S+ on a tensor of a model cannot run"):
+    with pytest.raises(
+        OutOfReachError, match=r"tf\.raw_ops\S* .*keras.ops|tf\.\S+ on a tensor of a model cannot run"
+    ):
         jax.jit(lambda x: tf.math.bessel_i0e(x))(X)
 
 
