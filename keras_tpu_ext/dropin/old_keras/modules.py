@@ -1,0 +1,209 @@
+"""Modules and names of old Keras, under all spellings of Keras, led to where they are in Keras 3.
+
+`tools/migrate/tables/old_modules.py` has the names. `tensorflow.keras` and `tensorflow.python.keras`, TensorFlow's own
+copy of Keras 2, become other names of the modules of Keras 3, so that a class is one object everywhere. A module that is
+gone is one that looks its names up; a name that cannot be mapped is a class that refuses when it is used, since old
+programs import much that they do not use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any, NoReturn
+
+from keras_tpu_ext.dropin import patching
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.tools.migrate.tables.old_modules import OLD_MODULES, OLD_NAMES, OUT_OF_REACH
+
+_TF_KERAS = "keras._tf_keras.keras"
+# Where a spelling of Keras begins, and what it is called in the tables; the first that fits counts.
+_ROOTS = {
+    "tensorflow.keras": "keras",
+    "tensorflow.python.keras": "keras",
+    "tensorflow.compat.v1.keras": "keras",
+    "tensorflow.compat.v2.keras": "keras",
+    "tensorflow.initializers": "keras.initializers",
+    "tensorflow.losses": "keras.losses",
+    "tensorflow.metrics": "keras.metrics",
+    "tensorflow.optimizers": "keras.optimizers",
+    _TF_KERAS: "keras",
+    "keras.api._v1.keras": "keras",
+    "keras.api._v2.keras": "keras",
+    "keras.api": "keras",
+    "keras.src": "keras",
+}
+_OF_KERAS = ("keras.api.", "keras.src.")  # these spell `keras`, the others `tf.keras`
+
+
+def install() -> None:
+    """Make the modules importable, and their names attributes of the modules that Keras 3 still has."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder(front=True))
+    sys.meta_path.append(_Finder(front=False))
+    _look_up_missing_names()
+    _take_over_tensorflow()
+    tf_layers = sys.modules[f"{_TF_KERAS}.layers"]  # two layers there compute with TensorFlow
+    alpha_dropout = sys.modules["keras.layers"].AlphaDropout
+    patching.replace(tf_layers, f"{_TF_KERAS}.layers.AlphaDropout", lambda _: alpha_dropout)
+    patching.replace(
+        tf_layers, f"{_TF_KERAS}.layers.ThresholdedReLU", lambda _: _old_name("keras.layers.ThresholdedReLU")
+    )
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules of old Keras: other spellings before anybody else, and what is gone when nobody else has it."""
+
+    def __init__(self, *, front: bool) -> None:
+        self._front = front
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module that is in the tables."""
+        del path, target
+        parent = fullname.rpartition(".")[0]
+        respelled = parent in sys.modules and sys.modules[parent].__name__ != parent
+        if (respelled or fullname.startswith(("tensorflow.", "keras._tf_keras."))) != self._front:
+            return None
+        module = _find(fullname)
+        return None if module is None else ModuleSpec(fullname, _Loader(module), is_package=True)
+
+
+class _Loader(Loader):
+    """Puts a module that is there under one more name."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module = module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Make the module the one of the spec's name; the import system takes it from there."""
+        assert module.__spec__ is not None
+        sys.modules[module.__spec__.name] = self._module
+
+
+def _find(fullname: str) -> types.ModuleType | None:
+    """Return the module that a spelling means, or None."""
+    if fullname in OLD_MODULES:
+        return _old_module(fullname)
+    for root, name in _ROOTS.items():
+        if fullname == root or fullname.startswith(f"{root}."):
+            old = name + fullname[len(root) :]
+            if old in OLD_MODULES:
+                return _old_module(old)
+            spelled = old if fullname.startswith(_OF_KERAS) else _TF_KERAS + old.removeprefix("keras")
+            return sys.modules.get(spelled) or sys.modules.get(old)
+    return None
+
+
+class _OldModule(types.ModuleType):
+    """A module that Keras 3 does not have: its names are looked up in the tables, then in the module of today."""
+
+    __path__: list[str]
+
+    def __init__(self, old: str) -> None:
+        super().__init__(old, f"`{old}` of old Keras; its names are in `{OLD_MODULES[old]}`.")
+        self.__path__ = []  # old modules have modules in turn
+        self.__package__ = old
+        self.__spec__ = ModuleSpec(old, _Loader(self), is_package=True)
+
+    def __getattr__(self, name: str) -> Any:
+        today = importlib.import_module(OLD_MODULES[self.__name__])
+        if name == "__all__":
+            return [name for name in dir(today) if not name.startswith("_")]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return _old_name(f"{self.__name__}.{name}")
+        except AttributeError:
+            return getattr(today, name)
+
+    def __dir__(self) -> list[str]:
+        return self.__all__  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _old_module(old: str) -> _OldModule:
+    mapped(old, OLD_MODULES[old])
+    return _OldModule(old)
+
+
+@functools.cache  # so that each is counted once, however often Python asks for it
+def _old_name(old: str) -> Any:
+    """Return what a name of old Keras means today.
+
+    Raises:
+        AttributeError: If it is in no table.
+    """
+    if old in OLD_NAMES:
+        mapped(old, OLD_NAMES[old])
+        module, _, name = OLD_NAMES[old].rpartition(".")
+        return getattr(importlib.import_module(module), name)
+    if old in OUT_OF_REACH:
+        return _refusing(old)
+    if old in OLD_MODULES:
+        return importlib.import_module(old)
+    module, _, name = old.rpartition(".")
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def _refusing(old: str) -> type:
+    """Return a class that raises OutOfReachError when it is called or subclassed."""
+    why, write = OUT_OF_REACH[old]
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise out_of_reach(what=old, why=why, write=write)
+
+    return type(old.rpartition(".")[2], (), {"__new__": refuse, "__init_subclass__": classmethod(refuse)})
+
+
+def _look_up_missing_names() -> None:
+    """Make modules of Keras 3 look up in the tables what they do not have."""
+    for spelled, module in list(sys.modules.items()):
+        if spelled.startswith("keras.src") or not isinstance(module, types.ModuleType):
+            continue
+        if spelled.split(".")[0] == "keras" and not spelled.startswith("keras.backend"):  # which has its own
+            patching.add(module, "__getattr__", _look_up(spelled, re.sub(f"^{_TF_KERAS}", "keras", spelled)))
+
+
+def _look_up(spelled: str, old: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module.
+
+    Args:
+        spelled: The module's name.
+        old: The same module's name in the tables.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807, a module's
+        if name.startswith("__"):
+            raise AttributeError(f"module {spelled!r} has no attribute {name!r}")
+        try:
+            return _old_name(f"{old}.{name}")
+        except AttributeError:
+            public = vars(sys.modules[old]) if old in sys.modules and not name.startswith("_") else {}
+            if name in public:  # `tf.keras` lacks some names of `keras`
+                return public[name]
+            raise AttributeError(f"module {spelled!r} has no attribute {name!r}") from None
+
+    return __getattr__
+
+
+def _take_over_tensorflow() -> None:
+    """Forget what has been imported under other spellings, so that the next import finds Keras 3.
+
+    TensorFlow's own modules keep what they have imported from its copy of Keras 2, and parts of that copy that have no
+    counterpart stay.
+    """
+    importlib.import_module("tensorflow")
+    for name in list(sys.modules):
+        if name.startswith(("tensorflow.keras", "tensorflow.python.keras")) and _find(name) is not None:
+            del sys.modules[name]
+    importlib.import_module("tensorflow.keras")  # which `tf.keras` is now
