@@ -15,18 +15,24 @@ import numpy as np
 import tensorflow as tf
 from jax import numpy as jnp
 from keras import tree
+from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from keras_tpu_ext.dropin import tensors
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
-from keras_tpu_ext.dropin.keras_backend.random import is_traced
+from keras_tpu_ext.dropin.functions.random import is_in_layer
 from keras_tpu_ext.dropin.patching import add, replace
 from keras_tpu_ext.dropin.report import mapped
 
 _ON_A_TENSOR = """
 Old Keras turned `if`, `while` and `for` on a tensor into TensorFlow's by AutoGraph; on JAX a program decides before it \
 has numbers. Write instead: tf.where(condition, a, b) or tf.cond(condition, lambda: a, lambda: b). See docs/dropin.md."""
+
+
+def is_traced() -> bool:
+    """Return whether JAX traces a function."""
+    return bool(is_in_jax_tracing_scope())
 
 
 def _array(value: Any) -> Any:
@@ -305,6 +311,9 @@ CONTROL: dict[str, Callable[..., Any]] = {
 }
 _RUNS_ON_KERAS_TENSORS = ("case", "cond")  # these look at functions, which a functional model runs while it is built
 
+_RANDOM = ("gamma", "normal", "poisson", "truncated_normal", "uniform")  # these get no tensor to choose by
+_RANDOM_IN_V1 = ("random_gamma", "random_normal", "random_uniform", "truncated_normal")
+
 
 def by_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a function of TensorFlow its counterpart here for JAX values."""
@@ -324,6 +333,21 @@ def by_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return decorate
 
 
+def _in_layers(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that sends a random function to the table in layers, where TensorFlow's would draw once."""
+
+    def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if tensors.has_jax_value((args, kwargs)) or (is_in_layer() and tf.executing_eagerly()):
+                return tensors.call(name, args, kwargs)
+            return original(*args, **kwargs)
+
+        return function
+
+    return decorate
+
+
 def _modules() -> Sequence[tuple[str, Any]]:
     return [("tensorflow", tf), ("tensorflow.compat.v1", tf.compat.v1), ("tensorflow.compat.v2", tf.compat.v2)]
 
@@ -336,6 +360,11 @@ def install() -> None:
     for path, module in _modules():
         for name, make in makers.items():
             replace(module, f"{path}.{name}", make)
+    for name in _RANDOM:
+        for path, module in (("tensorflow.random", tf.random), ("tensorflow.compat.v1.random", tf.compat.v1.random)):
+            replace(module, f"{path}.{name}", _in_layers(f"random.{name}"))
+    for name in _RANDOM_IN_V1:
+        replace(tf.compat.v1, f"tensorflow.compat.v1.{name}", _in_layers(f"random.{name.removeprefix('random_')}"))
     replace(polymorphic_function.Function, f"{polymorphic_function.__name__}.Function.__call__", _call_of_function)
     replace(jax.core.Tracer, "jax.core.Tracer.__bool__", _as_condition)
     add(tf.Variable, "__jax_array__", _value_of_variable)

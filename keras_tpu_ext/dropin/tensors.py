@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from jax._src.array import ArrayImpl  # what arrays are, without making one: that would start JAX's devices
 from keras import tree
+from keras.src.saving import serialization_lib
 
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
@@ -151,7 +153,9 @@ class TensorFlowFunction(keras.Operation):  # type: ignore[misc, unused-ignore]
             new_args, new_kwargs = tree.pack_sequence_as((args, kwargs), values)
             return self.call(*new_args, **new_kwargs)
 
-        return keras.src.backend.compute_output_spec(on_tensors, *(leaves[i] for i in at))
+        # Keras takes the product of a tensor and a number for a sparse one; at a call it is dense.
+        dense = (keras.KerasTensor(leaves[i].shape, leaves[i].dtype) for i in at)
+        return keras.src.backend.compute_output_spec(on_tensors, *dense)
 
     def get_config(self) -> dict[str, Any]:
         """Return what this operation is made of again."""
@@ -202,6 +206,14 @@ def _numpy(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
+def _serializing_constants(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def serialize(value: Any) -> Any:
+        return original(value.numpy() if isinstance(value, tf.Tensor) else value)
+
+    return serialize
+
+
 def install() -> None:
     """Give tensors the attributes that old programs read."""
     add(tf.Tensor, "__jax_array__", _jax_array_of)
@@ -212,6 +224,8 @@ def install() -> None:
     replace(keras.KerasTensor, "keras.KerasTensor.shape", _with_shape)
     replace(jax.core.Tracer, "jax.core.Tracer.shape", _with_shape)
     replace(array, "jax.Array.shape", _with_shape)
+    name = "keras.src.saving.serialization_lib.serialize_keras_object"
+    replace(serialization_lib, name, _serializing_constants)
 
 
 __all__ = ["OutOfReachError", "Shape", "TensorFlowFunction", "call", "has_jax_value", "install"]

@@ -35,7 +35,7 @@ TABLE = tf.constant(np.arange(3, dtype="float32"))
 FUNCTIONS = {
     "constant first": lambda x: TABLE * x + (TABLE - x),
     "constant last": lambda x: x * TABLE - x / (TABLE + 1),
-    "compared": lambda x: tf.cast(TABLE > x, tf.float32),
+    "compared": lambda x: tf.cast(TABLE > x, tf.float32),  # noqa: SIM300, the constant comes first
     "newaxis and slices": lambda x: x[:, tf.newaxis, 1:, ::-1],
     "sizes of the batch": lambda x: tf.reshape(x, (tf.shape(x)[0], -1)),
     "sizes, joined": lambda x: tf.reshape(x, tf.concat([tf.shape(x)[:2], [3, 1]], 0)),
@@ -73,7 +73,7 @@ def test_a_functional_model_is_saved_with_its_functions(tmp_path):
 def test_a_file_cannot_name_another_function():
     from keras_tpu_ext.dropin.tensors import TensorFlowFunction
 
-    with pytest.raises(ValueError, match="the drop-in knows no TensorFlow function 'io.read_file'"):
+    with pytest.raises(TypeError, match=r"the drop-in knows no TensorFlow function .io\.read_file"):
         TensorFlowFunction.from_config({"function": "io.read_file", "name": "x"})
 
 
@@ -113,18 +113,17 @@ def test_results_can_be_read():
 
 
 def test_a_function_without_an_entry_is_named():
-    with pytest.raises(
-        OutOfReachError, match=r"tf\.raw_ops\S* .*keras.ops|tf\.\S+ on a tensor of a model cannot run"
-    ):
-        jax.jit(lambda x: tf.math.bessel_i0e(x))(X)
+    text = r"tf\.strings\.length on a tensor of a model cannot run on JAX: .* Write instead: the same with keras\.ops"
+    with pytest.raises(OutOfReachError, match=text):
+        jax.jit(lambda x: tf.strings.length(x))(X)
 
 
 def test_a_condition_on_an_open_size_is_an_error():
-    with pytest.raises(OutOfReachError, match="keras.Input with this size"):
+    with pytest.raises(OutOfReachError, match=r"keras\.Input with this size"):
         assert tf.shape(keras.Input((None, 3)))[1] - 2
 
 
 def test_a_variable_of_tensorflow_is_not_taken_for_a_constant():
     variable = tf.Variable(2.0)
-    with pytest.raises(OutOfReachError, match="self.add_weight"):
+    with pytest.raises(OutOfReachError, match=r"self\.add_weight"):
         jax.jit(lambda x: tf.multiply(x, variable))(X)

@@ -140,6 +140,7 @@ dropin/tensors.py
   process: keras.KerasTensor.shape: old programs read x.shape.as_list() and .rank
   process: jax.core.Tracer.shape: old programs read x.shape.as_list() and .rank
   process: jax.Array.shape: old programs read x.shape.as_list() and .rank
+  process: keras.src.saving.serialization_lib.serialize_keras_object: a model with constants of TensorFlow is saved
 dropin/dispatcher.py
   process: tensorflow.constant, print: these do not ask a dispatcher about JAX's values
 dropin/tpu.py
@@ -158,8 +159,6 @@ dropin/keras_backend/__init__.py
     separable_conv2d, softmax, sparse_categorical_crossentropy, spatial_2d_padding, spatial_3d_padding, std,
     stop_gradient, switch, temporal_padding, update, update_add, update_sub, var, foldl, foldr, map_fn:
     on JAX values they compute with JAX
-  process: keras.src.legacy.backend.dropout, random_bernoulli, random_normal, random_uniform, truncated_normal:
-    in a step of JAX numbers are drawn by JAX
   process: keras.src.legacy.backend.batch_get_value, batch_set_value, eye, get_value, ones, random_normal_variable,
     random_uniform_variable, set_value, variable, zeros: variables are Keras's, which JAX trains
   process: keras.src.legacy.backend.count_params, dtype, gradients, int_shape, ndim:
@@ -171,11 +170,65 @@ dropin/control.py
     on JAX values they compute with JAX
   process: tensorflow.compat.v2.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
     on JAX values they compute with JAX
+  process: tensorflow.random.gamma, normal, poisson, truncated_normal, uniform: each step of JAX draws anew
+  process: tensorflow.compat.v1.random.gamma, normal, poisson, truncated_normal, uniform: each step of JAX draws anew
+  process: tensorflow.compat.v1.random_gamma, random_normal, random_uniform, truncated_normal: each step of JAX draws anew
   process: tensorflow.python.eager.polymorphic_function.polymorphic_function.Function.__call__:
     on JAX values it is the Python function
   process: jax.core.Tracer.__bool__: the error says what to write instead of AutoGraph
 dropin/old_keras/modules.py
   process: keras._tf_keras.keras.layers.AlphaDropout, ThresholdedReLU: these compute with TensorFlow
+dropin/old_keras/optimizers.py
+  process: keras.optimizers.Optimizer.__init__, build, _backend_update_step, get_config:
+    `lr=`, `decay=` and `epsilon=None` of Keras 2; an old program runs until the process ends
+  process: keras.optimizers.LossScaleOptimizer.__init__: the arguments of mixed_precision.experimental
+dropin/old_keras/arguments.py
+  process: keras.layers.Layer.__init__, _post_build: arguments of Keras 2, `weights=` among them
+  process: keras.Operation.__init__: "/" in a name
+  process: keras.layers.InputLayer.__init__: a shape that is a number
+  process: keras.layers.Embedding.__init__: `input_length=`, and a Sequential that is built at once
+  process: keras.layers.BatchNormalization.__init__: `axis=[i]`
+  process: keras.layers.Lambda.__init__: functions without a signature
+  process: keras.layers.Dropout.__init__: `p=`
+  process: keras.layers.AveragePooling1D.__init__: pools of two, the default of Keras 2
+  process: keras.layers.AveragePooling2D.__init__: pools of two, the default of Keras 2
+  process: keras.layers.AveragePooling3D.__init__: pools of two, the default of Keras 2
+  process: keras.regularizers.L1.__init__: `l=`
+  process: keras.regularizers.L2.__init__: `l=`
+  process: keras.regularizers.l1_l2: the defaults of Keras 2
+  process: keras.src.models.model.functional_init_arguments: `Model(input=, output=)`
+  process: keras.src.models.functional.Functional.__init__: `Model(input=, output=)`
+  process: keras.Sequential.__init__: a name in the second place
+dropin/old_keras/layers.py
+  process: keras.layers.Layer.add_weight, add_metric, add_loss: the arguments of Keras 2
+  process: keras.Model.get_layer: "/" in a name
+  process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
+dropin/old_keras/losses.py
+  process: keras.src.losses.loss.standardize_reduction: `Reduction.AUTO`
+  process: keras.losses.Loss.__init__, __call__: the order of arguments, and the type of labels, of Keras 2
+dropin/old_keras/metrics.py
+  process: keras.metrics.Metric.__init__, add_weight, reset_state: arguments and `reset_states` of Keras 2
+dropin/old_keras/training.py
+  process: keras.src.trainers.trainer.Trainer.compile: the arguments of Keras 2
+  process: keras.src.backend.jax.trainer.JAXTrainer.fit, evaluate, predict, train_on_batch, test_on_batch:
+    the arguments of Keras 2
+  process: keras_tpu_ext._runtime.training.model.ExactModel.compile, fit, evaluate, predict:
+    the arguments of Keras 2, before the exact step reads them
+dropin/old_keras/history.py
+  process: keras.src.trainers.trainer.Trainer.get_metrics_result, _flatten_metrics_in_order, metrics_names:
+    names and order of Keras 2
+dropin/old_keras/callbacks.py
+  process: keras.callbacks.ModelCheckpoint.__init__, on_epoch_end, _should_save_model: any file name, and `period=`
+  process: keras.callbacks.ReduceLROnPlateau.__init__, on_epoch_end: `epsilon=`, and the rate as `lr`
+  process: keras.callbacks.LearningRateScheduler.__init__, on_epoch_end: any number, and the rate as `lr`
+  process: keras.callbacks.TensorBoard.__init__: arguments of Keras 2
+  process: keras.callbacks.BackupAndRestore.__init__: an argument of Keras 2
+  process: keras.callbacks.Callback.model: it can be set
+  process: keras.src.callbacks.monitor_callback.MonitorCallback._set_monitor_op: what "auto" was in Keras 2
+dropin/old_keras/files.py
+  process: keras.Model.save, save_weights, load_weights: any file name
+  process: keras.models.load_model, save_model: any file name
+  process: keras.saving.load_model, save_model: any file name
 """
 
 
