@@ -56,11 +56,11 @@ class Addon:
     def __init__(
         self, learning_rate: Any, *, weight_decay: Any = None, lr: Any = None, decay: float | None = None, **kwargs: Any
     ) -> None:
-        learning_rate = hyperparameter(learning_rate if lr is None else lr)
+        rate = hyperparameter(learning_rate if lr is None else lr)
         if decay:
             report.told(f"{type(self).__name__}(decay=)", "keras.optimizers.schedules.InverseTimeDecay")
-            learning_rate = keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
-        super().__init__(learning_rate=learning_rate, **kwargs)
+            rate = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
+        super().__init__(learning_rate=rate, **kwargs)
         self._decay_rate = None if weight_decay is None else hyperparameter(weight_decay)
 
     def build(self, variables: Sequence[Any]) -> None:
@@ -102,8 +102,9 @@ class DecoupledWeightDecayExtension(Addon):
     """
 
     def __init__(
-        self, weight_decay: Any, exclude_from_weight_decay: list[str] | None = None, *, learning_rate: Any, **kwargs: Any
+        self, weight_decay: Any, exclude_from_weight_decay: list[str] | None = None, **kwargs: Any
     ) -> None:
+        learning_rate = kwargs.pop("learning_rate", 0.01 if isinstance(self, keras.optimizers.SGD) else 0.001)
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self._excluded = exclude_from_weight_decay
         self._decayed: set[int] | None = None
@@ -138,11 +139,8 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Any]) -> type[Any]:
     """Return a class of optimizers like `base_optimizer` whose first argument is the weight decay."""
 
     class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):  # type: ignore[misc]
-        def __init__(self, weight_decay: Any, learning_rate: Any = None, **kwargs: Any) -> None:
-            if learning_rate is None:
-                learning_rate = kwargs.pop("lr", None)
-            rate = base_optimizer().learning_rate if learning_rate is None else learning_rate
-            super().__init__(weight_decay, learning_rate=rate, **kwargs)
+        def __init__(self, weight_decay: Any, **kwargs: Any) -> None:
+            super().__init__(weight_decay, **kwargs)
 
     return OptimizerWithDecoupledWeightDecay
 

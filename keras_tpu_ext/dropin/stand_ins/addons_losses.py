@@ -1,0 +1,282 @@
+"""Losses of TensorFlow Addons 0.23, on Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tpu_ext.dropin import report
+
+_Distance = str | Callable[[Any], Any]
+
+
+def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+    """Return labels and predictions of one dtype."""
+    y_pred = ops.convert_to_tensor(y_pred)
+    return ops.cast(y_true, y_pred.dtype), y_pred
+
+
+def sigmoid_focal_crossentropy(
+    y_true: Any, y_pred: Any, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False
+) -> Any:
+    """Return the focal loss of each example, the sum over its last axis.
+
+    Args:
+        y_true: Zeros and ones.
+        y_pred: Chances, or logits.
+        alpha: The weight of ones.
+        gamma: How little easy examples count.
+        from_logits: Whether `y_pred` are logits.
+    """
+    if gamma and gamma < 0:
+        raise ValueError("Value of gamma should be greater than or equal to zero.")
+    y_true, y_pred = _pair(y_true, y_pred)
+    chance = ops.sigmoid(y_pred) if from_logits else y_pred
+    right = y_true * chance + (1 - y_true) * (1 - chance)
+    weight = y_true * alpha + (1 - y_true) * (1 - alpha) if alpha else 1.0
+    hardness = ops.power(1 - right, gamma) if gamma else 1.0
+    return ops.sum(weight * hardness * _binary_crossentropy(y_true, y_pred, from_logits), axis=-1)
+
+
+def _binary_crossentropy(y_true: Any, y_pred: Any, from_logits: bool) -> Any:
+    """Return Keras 2's, which adds epsilon also inside the logarithm."""
+    if from_logits:
+        return ops.binary_crossentropy(y_true, y_pred, from_logits=True)
+    epsilon = keras.backend.epsilon()
+    y_pred = ops.clip(y_pred, epsilon, 1 - epsilon)
+    return -(y_true * ops.log(y_pred + epsilon) + (1 - y_true) * ops.log(1 - y_pred + epsilon))
+
+
+def _pairwise_distance(embeddings: Any, metric: _Distance) -> Any:
+    """Return the distance of each two rows."""
+    if callable(metric):
+        return metric(embeddings)
+    if metric == "angular":
+        unit = embeddings * ops.rsqrt(ops.maximum(ops.sum(ops.square(embeddings), axis=1, keepdims=True), 1e-12))
+        return ops.maximum(1 - ops.matmul(unit, ops.transpose(unit)), 0)
+    squares = ops.sum(ops.square(embeddings), axis=1, keepdims=True)
+    squared = squares + ops.transpose(squares) - 2 * ops.matmul(embeddings, ops.transpose(embeddings))
+    squared = ops.maximum(squared, 0)
+    is_zero = squared <= 0
+    # The root of zero has no gradient.
+    distance = squared if metric == "squared-L2" else ops.sqrt(ops.where(is_zero, 1e-16, squared))
+    return ops.where(ops.logical_or(is_zero, ops.eye(ops.shape(embeddings)[0], dtype="bool")), 0, distance)
+
+
+def _of_labels(y_true: Any, y_pred: Any, metric: _Distance) -> tuple[Any, Any, Any]:
+    """Return distances, who has whose label, and who has whose label and is another one."""
+    embeddings = ops.convert_to_tensor(y_pred)
+    if keras.backend.standardize_dtype(embeddings.dtype) in ("float16", "bfloat16"):
+        embeddings = ops.cast(embeddings, "float32")
+    labels = ops.reshape(y_true, (-1, 1))
+    same = ops.equal(labels, ops.transpose(labels))
+    others = ops.cast(same, "float32") - ops.eye(ops.shape(embeddings)[0])
+    return _pairwise_distance(embeddings, metric), same, others
+
+
+def _largest_where(data: Any, mask: Any, axis: int) -> Any:
+    """Return the largest number that the mask has; the smallest of all where it has none."""
+    smallest = ops.min(data, axis=axis, keepdims=True)
+    return ops.max((data - smallest) * mask, axis=axis, keepdims=True) + smallest
+
+
+def _smallest_where(data: Any, mask: Any, axis: int) -> Any:
+    """Return the smallest number that the mask has; the largest of all where it has none."""
+    largest = ops.max(data, axis=axis, keepdims=True)
+    return ops.min((data - largest) * mask, axis=axis, keepdims=True) + largest
+
+
+def triplet_semihard_loss(y_true: Any, y_pred: Any, margin: float = 1.0, distance_metric: _Distance = "L2") -> Any:
+    """Return the triplet loss with negatives that are just farther away than the positive one.
+
+    Args:
+        y_true: The label of each row.
+        y_pred: Embeddings.
+        margin: How much farther negatives are to be.
+        distance_metric: "L2", "squared-L2", "angular" or a function of the embeddings.
+    """
+    distance, same, positives = _of_labels(y_true, y_pred, distance_metric)
+    negatives = ops.cast(ops.logical_not(same), "float32")
+    # [anchor, positive, other]: the others that are negative, and farther away than the positive one.
+    outside = ops.cast(distance[:, None, :] > distance[:, :, None], "float32") * negatives[:, None, :]
+    nearest = ops.squeeze(_smallest_where(distance[:, None, :], outside, axis=2), 2)
+    farthest = _largest_where(distance, negatives, axis=1)
+    negative = ops.where(ops.any(outside > 0, axis=2), nearest, farthest)
+    losses = ops.maximum((margin + distance - negative) * positives, 0)
+    return ops.cast(ops.sum(losses) / ops.sum(positives), ops.convert_to_tensor(y_pred).dtype)
+
+
+def triplet_hard_loss(
+    y_true: Any, y_pred: Any, margin: float = 1.0, soft: bool = False, distance_metric: _Distance = "L2"
+) -> Any:
+    """Return the triplet loss with the farthest positive and the nearest negative of each row.
+
+    Args:
+        y_true: The label of each row.
+        y_pred: Embeddings.
+        margin: How much farther negatives are to be.
+        soft: Whether the loss is a softplus, without a margin.
+        distance_metric: "L2", "squared-L2", "angular" or a function of the embeddings.
+    """
+    distance, same, positives = _of_labels(y_true, y_pred, distance_metric)
+    nearest = _smallest_where(distance, ops.cast(ops.logical_not(same), "float32"), axis=1)
+    farthest = _largest_where(distance, positives, axis=1)
+    losses = ops.log1p(ops.exp(farthest - nearest)) if soft else ops.maximum(farthest - nearest + margin, 0)
+    return ops.cast(ops.mean(losses), ops.convert_to_tensor(y_pred).dtype)
+
+
+def contrastive_loss(y_true: Any, y_pred: Any, margin: float = 1.0) -> Any:
+    """Return the loss of distances: of ones their square, of zeros how much they lack of the margin."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    return y_true * ops.square(y_pred) + (1 - y_true) * ops.square(ops.maximum(margin - y_pred, 0))
+
+
+def pinball_loss(y_true: Any, y_pred: Any, tau: Any = 0.5) -> Any:
+    """Return the loss of a prediction of the quantile `tau`."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    missing = y_true - y_pred
+    tau = ops.expand_dims(ops.cast(tau, y_pred.dtype), 0)
+    return ops.mean(ops.maximum(tau * missing, (tau - 1) * missing), axis=-1)
+
+
+def _reduction(reduction: Any) -> Any:
+    """Return what Keras 3 calls a reduction of Keras 2."""
+    return {"auto": "sum_over_batch_size", "none": None}.get(reduction, reduction)
+
+
+class _Loss(keras.losses.Loss):  # type: ignore[misc]
+    """A loss that calls a function with the arguments of its own."""
+
+    def __init__(self, function: Callable[..., Any], reduction: Any, name: str | None, **arguments: Any) -> None:
+        super().__init__(name=name, reduction=_reduction(reduction))
+        self._function, self._arguments = function, arguments
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self._function(y_true, y_pred, **self._arguments)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **self._arguments}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        config = {key: value for key, value in config.items() if key != "dtype"}
+        return cls(**{**config, "reduction": config["reduction"] or "none"})
+
+
+@keras.saving.register_keras_serializable(package="Addons")
+class SigmoidFocalCrossEntropy(_Loss):
+    """See `sigmoid_focal_crossentropy`. By default nothing is reduced."""
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        alpha: float = 0.25,
+        gamma: float = 2.0,
+        reduction: Any = "none",
+        name: str = "sigmoid_focal_crossentropy",
+    ) -> None:
+        arguments: dict[str, Any] = {"from_logits": from_logits, "alpha": alpha, "gamma": gamma}
+        super().__init__(sigmoid_focal_crossentropy, reduction, name, **arguments)
+
+
+class _Triplets(_Loss):
+    """A loss of triplets, which are looked for in the whole batch."""
+
+    def __init__(self, function: Callable[..., Any], name: str | None, **arguments: Any) -> None:
+        report.told(
+            f"tfa.losses.{type(self).__name__}",
+            "triplets of the whole batch; the cores of a TPU each took their own part, and added their losses",
+        )
+        super().__init__(function, "none", name, **arguments)
+
+
+@keras.saving.register_keras_serializable(package="Addons")
+class TripletSemiHardLoss(_Triplets):
+    """See `triplet_semihard_loss`."""
+
+    def __init__(
+        self, margin: float = 1.0, distance_metric: _Distance = "L2", name: str | None = None, **kwargs: Any
+    ) -> None:
+        del kwargs  # as TensorFlow Addons does
+        super().__init__(triplet_semihard_loss, name, margin=margin, distance_metric=distance_metric)
+
+
+@keras.saving.register_keras_serializable(package="Addons")
+class TripletHardLoss(_Triplets):
+    """See `triplet_hard_loss`."""
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        soft: bool = False,
+        distance_metric: _Distance = "L2",
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del kwargs  # as TensorFlow Addons does
+        super().__init__(triplet_hard_loss, name, margin=margin, soft=soft, distance_metric=distance_metric)
+
+
+@keras.saving.register_keras_serializable(package="Addons")
+class ContrastiveLoss(_Loss):
+    """See `contrastive_loss`."""
+
+    def __init__(
+        self, margin: float = 1.0, reduction: Any = "sum_over_batch_size", name: str = "contrastive_loss"
+    ) -> None:
+        super().__init__(contrastive_loss, reduction, name, margin=margin)
+
+
+@keras.saving.register_keras_serializable(package="Addons")
+class PinballLoss(_Loss):
+    """See `pinball_loss`."""
+
+    def __init__(self, tau: Any = 0.5, reduction: Any = "auto", name: str = "pinball_loss") -> None:
+        super().__init__(pinball_loss, reduction, name, tau=tau)
+
+
+@keras.saving.register_keras_serializable(package="Addons")
+class WeightedKappaLoss(keras.losses.Loss):  # type: ignore[misc]
+    """The logarithm of 1 - kappa of a batch, for classes that have an order.
+
+    Args:
+        num_classes: How many there are.
+        weightage: "linear" or "quadratic" in the distance of two classes.
+        name: A name.
+        epsilon: Added inside the logarithm.
+        reduction: See Keras's losses; the value is one number.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        weightage: str = "quadratic",
+        name: str | None = "cohen_kappa_loss",
+        epsilon: float | None = 1e-6,
+        reduction: Any = "none",
+    ) -> None:
+        super().__init__(name=name, reduction=_reduction(reduction))
+        if weightage not in ("linear", "quadratic"):
+            raise ValueError("Unknown kappa weighting type.")
+        self.num_classes, self.weightage = num_classes, weightage
+        self.epsilon = epsilon or keras.backend.epsilon()
+
+    def _weight(self, difference: Any) -> Any:
+        return ops.abs(difference) if self.weightage == "linear" else ops.square(difference)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        classes = ops.cast(ops.arange(self.num_classes), y_pred.dtype)
+        labels = ops.matmul(y_true, classes[:, None])
+        numerator = ops.sum(self._weight(labels - classes[None, :]) * y_pred)
+        of_labels, of_predictions = ops.sum(y_true, axis=0), ops.sum(y_pred, axis=0)
+        weights = self._weight(classes[:, None] - classes[None, :])
+        denominator = ops.sum(of_labels * ops.matmul(weights, of_predictions))
+        denominator = denominator / ops.cast(ops.shape(y_true)[0], y_pred.dtype)
+        return ops.log(ops.divide_no_nan(numerator, denominator) + self.epsilon)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"num_classes": self.num_classes, "weightage": self.weightage, "epsilon": self.epsilon}
+        return {**super().get_config(), **own}
