@@ -1,0 +1,130 @@
+"""The drop-in's functions give what TensorFlow's give: values, dtypes and gradients, traced by `jax.jit`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.util import tf_export
+
+from dropin.function_cases import CASES, OUT_OF_REACH, RANDOM
+from keras_tpu_ext.dropin.errors import OutOfReachError
+from keras_tpu_ext.dropin.functions import TABLE
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
+
+def of_tensorflow(name):
+    return functools.reduce(getattr, name.split("."), tf)
+
+
+def is_array(value):
+    return isinstance(value, np.ndarray)
+
+
+def is_float(value):
+    return np.issubdtype(value.dtype, np.floating) or str(value.dtype) == "bfloat16"
+
+
+def arrays_of(case):
+    return [leaf for leaf in jax.tree.leaves(case[:2]) if is_array(leaf)]
+
+
+def called(function, case, arrays):
+    """Return the leaves of the result, with these arrays in the place of the case's."""
+    rest = iter(arrays)
+    args, kwargs = jax.tree.map(lambda leaf: next(rest) if is_array(leaf) else leaf, case[:2])
+    return jax.tree.leaves(function(*args, **kwargs))
+
+
+def weighted(outputs, reduce_sum):
+    """Return a number that depends on every float of the outputs."""
+    floats = [output for output in outputs if np.dtype(output.dtype if hasattr(output.dtype, "kind") else output.dtype.as_numpy_dtype).kind == "f"]
+    return sum(
+        (reduce_sum(output * np.cos(np.arange(output.size if hasattr(output, "size") and not callable(output.size) else np.prod(output.shape))).reshape(output.shape).astype("float32").astype(str(np.dtype(output.dtype if hasattr(output.dtype, "kind") else output.dtype.as_numpy_dtype)))) for output in floats),
+        start=0.0,
+    )
+
+
+def expected(name, case):
+    """Return TensorFlow's outputs and gradients, the latter None where there is none to compare."""
+    tensors = [tf.constant(array) for array in arrays_of(case)]
+    floats = [tensor for tensor in tensors if tensor.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        outputs = called(of_tensorflow(name), case, tensors)
+        outputs = [tf.convert_to_tensor(output) for output in outputs]
+        total = weighted(outputs, tf.reduce_sum) if case.gradient else 0.0
+    if not case.gradient or not floats or not isinstance(total, tf.Tensor):
+        return [output.numpy() for output in outputs], None
+    gradients = tape.gradient(total, floats, unconnected_gradients="zero")
+    return [output.numpy() for output in outputs], [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
+
+
+def on_jax(name, case, arrays, with_gradients):
+    """Return our outputs and gradients, traced."""
+    outputs = [jnp.asarray(output) for output in called(TABLE[name], case, arrays)]
+    if not with_gradients:
+        return outputs, None
+    places = [place for place, array in enumerate(arrays) if is_float(array)]
+
+    def total(floats):
+        replaced = list(arrays)
+        for place, value in zip(places, floats, strict=True):
+            replaced[place] = value
+        return weighted([jnp.asarray(output) for output in called(TABLE[name], case, replaced)], jnp.sum)
+
+    return outputs, jax.grad(total)([arrays[place] for place in places])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_gives_what_tensorflow_gives(name):
+    cases = CASES[name]
+    wanted = [expected(name, case) for case in cases]
+    arrays = [arrays_of(case) for case in cases]
+
+    @jax.jit
+    def all_cases(arrays):
+        return [
+            on_jax(name, case, of_case, gradients is not None)
+            for case, of_case, (_, gradients) in zip(cases, arrays, wanted, strict=True)
+        ]
+
+    for case, got, want in zip(cases, all_cases(arrays), wanted, strict=True):
+        assert [output.dtype for output in got[0]] == [jax.dtypes.canonicalize_dtype(each.dtype) for each in want[0]]
+        for ours, theirs in zip(got[0] + (got[1] or []), want[0] + (want[1] or []), strict=True):
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, rtol=case.rtol, atol=case.rtol, err_msg=str(case[:2]))
+
+
+@pytest.mark.parametrize("name", OUT_OF_REACH)
+def test_what_depends_on_data_is_told(name):
+    for case in OUT_OF_REACH[name]:
+        with pytest.raises(OutOfReachError, match=r"(?s)cannot run on JAX: .*Write instead: "):
+            jax.jit(lambda arrays, case=case: called(TABLE[name], case, arrays))(arrays_of(case))
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_have_the_distribution(name):
+    case = RANDOM[name]
+    (ours,) = called(TABLE[name], case, [jnp.asarray(array) for array in arrays_of(case)])
+    (theirs,) = called(of_tensorflow(name), case, [tf.constant(array) for array in arrays_of(case)])
+    assert ours.shape == theirs.shape
+    assert ours.dtype == jax.dtypes.canonicalize_dtype(theirs.dtype.as_numpy_dtype)
+    ours, theirs = np.asarray(ours, "float32"), theirs.numpy().astype("float32")
+    np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.15)
+    np.testing.assert_allclose(ours.std(), theirs.std(), atol=0.15)
+
+
+def test_every_function_has_a_case():
+    assert set(TABLE) == set(CASES) | set(OUT_OF_REACH) | set(RANDOM)
+    assert len(TABLE) >= 180
+
+
+def test_keys_are_canonical_names():
+    # "norm" and the like: TensorFlow's own canonical name, whatever the alias that was asked.
+    names = {name: tf_export.get_canonical_name_for_symbol(of_tensorflow(name)) for name in TABLE}
+    assert names == {name: name for name in TABLE}
