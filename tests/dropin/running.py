@@ -1,7 +1,7 @@
 """Run the old kernels of `kernels/`, each in a fresh process, and compare what they find.
 
     python tests/dropin/running.py                     # on TF 2.15: writes references/kernels.json
-    python tests/dropin/running.py --replicas 8 NAME   # on Keras 3: with the line; says how it differs from the reference
+    python tests/dropin/running.py --replicas 8 NAME   # on Keras 3, with the line: says what differs
 
 A kernel is told in `KERNEL_OUT` where to write its results, as JSON. What it would download stands in the home folder
 that it gets: Fashion-MNIST (really scikit-learn's digits), and Reuters where the real data is.

@@ -67,7 +67,9 @@ class Block(tf.keras.layers.Layer):
     def __init__(self, d_model, num_heads, dff, rate=0.0):
         super(Block, self).__init__()
         self.mha = MultiHeadAttention(d_model, num_heads)
-        self.ffn = tf.keras.Sequential([tf.keras.layers.Dense(dff, activation="relu"), tf.keras.layers.Dense(d_model)])
+        self.ffn = tf.keras.Sequential(
+            [tf.keras.layers.Dense(dff, activation="relu"), tf.keras.layers.Dense(d_model)]
+        )
         self.layernorm1 = tf.keras.layers.LayerNormalization(epsilon=1e-6)
         self.layernorm2 = tf.keras.layers.LayerNormalization(epsilon=1e-6)
         self.dropout1 = tf.keras.layers.Dropout(rate)

@@ -78,7 +78,13 @@ train = {k: v[:192] for k, v in targets.items()}
 valid = {k: v[192:] for k, v in targets.items()}
 recall = Recall(images[192:], [root[192:], vowel[192:], consonant[192:]])
 history = model.fit(
-    images[:192], train, batch_size=64, epochs=2, validation_data=(images[192:], valid), callbacks=[recall], shuffle=False
+    images[:192],
+    train,
+    batch_size=64,
+    epochs=2,
+    validation_data=(images[192:], valid),
+    callbacks=[recall],
+    shuffle=False,
 )
 scores = model.evaluate(images[192:], valid, batch_size=64)
 print(dict(zip(model.metrics_names, scores)))

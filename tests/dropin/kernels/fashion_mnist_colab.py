@@ -27,7 +27,9 @@ x_test = np.expand_dims(x_test.astype(np.float32) / 255.0, axis=-1)
 with strategy.scope():
     model = tf.keras.models.Sequential(
         [
-            tf.keras.layers.Conv2D(8, [5, 5], strides=2, padding="same", activation=tf.nn.relu, input_shape=(28, 28, 1)),
+            tf.keras.layers.Conv2D(
+                8, [5, 5], strides=2, padding="same", activation=tf.nn.relu, input_shape=(28, 28, 1)
+            ),
             tf.keras.layers.MaxPooling2D(pool_size=[2, 2], strides=2),
             tf.keras.layers.Conv2D(16, [3, 3], padding="same", activation=tf.nn.relu),
             tf.keras.layers.Flatten(),

@@ -70,7 +70,9 @@ for fold, (tr, te) in enumerate(StratifiedKFold(FOLDS, shuffle=True, random_stat
     with strategy.scope():
         model = create_model(X.shape[1])
     fill(model)
-    rlr = callbacks.ReduceLROnPlateau(monitor="val_AUC", mode="max", factor=0.1, patience=1, min_delta=0.01, verbose=1)
+    rlr = callbacks.ReduceLROnPlateau(
+        monitor="val_AUC", mode="max", factor=0.1, patience=1, min_delta=0.01, verbose=1
+    )
     sv = callbacks.ModelCheckpoint(
         "fold-%i.h5" % fold,
         monitor="val_loss",
@@ -80,9 +82,17 @@ for fold, (tr, te) in enumerate(StratifiedKFold(FOLDS, shuffle=True, random_stat
         mode="min",
         save_freq="epoch",
     )
-    es = callbacks.EarlyStopping(monitor="val_loss", min_delta=1e-5, patience=2, mode="min", restore_best_weights=True)
+    es = callbacks.EarlyStopping(
+        monitor="val_loss", min_delta=1e-5, patience=2, mode="min", restore_best_weights=True
+    )
     history = model.fit(
-        X[tr], y[tr], validation_data=(X[te], y[te]), epochs=3, batch_size=64, callbacks=[rlr, sv, es], shuffle=False,
+        X[tr],
+        y[tr],
+        validation_data=(X[te], y[te]),
+        epochs=3,
+        batch_size=64,
+        callbacks=[rlr, sv, es],
+        shuffle=False,
         verbose=0,
     )
     histories["fold%d" % fold] = {k: [float(value) for value in v] for k, v in history.history.items()}

@@ -31,10 +31,7 @@ ds_train = (
     .cache()
 )
 ds_test = (
-    tf.data.Dataset.from_tensor_slices((x_test, y_test))
-    .batch(BATCH)
-    .prefetch(tf.data.experimental.AUTOTUNE)
-    .cache()
+    tf.data.Dataset.from_tensor_slices((x_test, y_test)).batch(BATCH).prefetch(tf.data.experimental.AUTOTUNE).cache()
 )
 
 
