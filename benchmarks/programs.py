@@ -1,6 +1,6 @@
 """Programs that others wrote, cut to small made-up data: one device against eight replicas in a scope, unchanged.
 
-    python benchmarks/programs.py FOLDER [--only NAME ...] [--noise] [--results FILE]
+    python benchmarks/programs.py FOLDER [--only NAME ...] [--noise] [--dropin] [--results FILE]
 
 FOLDER has the examples and guides of keras-io, https://github.com/keras-team/keras-io, or the copies that
 keras-team/keras had of them; nothing of it is in this repository. A program is executed as it stands, first plainly,
@@ -146,10 +146,13 @@ def main() -> int:
     )
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a process")
     parser.add_argument("--memory", type=float, default=8.0, help="GiB at which a process is ended, on Linux")
+    parser.add_argument("--dropin", action="store_true", help="import keras_tpu_ext.dropin before the run in the scope")
     parser.add_argument("--run", choices=("plain", "scope", "noise"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
+        if options.dropin:
+            importlib.import_module("keras_tpu_ext.dropin")
         options.out.write_bytes(pickle.dumps(run(options.folder, options.run)))
         return 0
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
@@ -239,6 +242,7 @@ def executed(path: Path, how: str, options: argparse.Namespace) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         out, errors = Path(folder) / "out", Path(folder) / "errors"
         command = [sys.executable, __file__, str(path.resolve()), "--run", how, "--out", str(out)]
+        command += ["--dropin"] if options.dropin and how == "scope" else []
         with errors.open("w") as stderr:
             process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=stderr)
             ended = watched(process, options.timeout, options.memory)

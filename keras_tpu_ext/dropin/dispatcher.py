@@ -16,11 +16,8 @@ from tensorflow.python.util import dispatch, tf_export
 from keras_tpu_ext.dropin.patching import replace
 from keras_tpu_ext.dropin.tensors import call, has_jax_value
 
-# Functions that do not ask a dispatcher, or print or skip a JAX value. Under each its names in `tf`.
-_DIRECT = {
-    "constant": ("constant",),
-    "print": ("print",),
-}
+# Functions that do not ask a dispatcher.
+_DIRECT = ("constant", "print", "linalg.slogdet", "signal.rfft", "signal.irfft")
 
 
 class _OnJax(dispatch.GlobalOpDispatcher):
@@ -54,7 +51,6 @@ def by_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 def install() -> None:
     """Register the dispatcher, and replace what does not ask one."""
     _OnJax().register()
-    for name, paths in _DIRECT.items():
-        for path in paths:
-            *modules, _ = path.split(".")
-            replace(functools.reduce(getattr, modules, tf), f"tensorflow.{path}", by_argument(name))
+    for name in _DIRECT:
+        *modules, _ = name.split(".")
+        replace(functools.reduce(getattr, modules, tf), f"tensorflow.{name}", by_argument(name))

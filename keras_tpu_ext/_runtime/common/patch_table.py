@@ -143,6 +143,8 @@ dropin/tensors.py
   process: keras.src.saving.serialization_lib.serialize_keras_object: a model with constants of TensorFlow is saved
 dropin/dispatcher.py
   process: tensorflow.constant, print: these do not ask a dispatcher about JAX's values
+  process: tensorflow.linalg.slogdet: it does not ask a dispatcher about JAX's values
+  process: tensorflow.signal.rfft, irfft: these do not ask a dispatcher about JAX's values
 dropin/tpu.py
   process: tensorflow.distribute.cluster_resolver.TPUClusterResolver: the TPU is JAX's
   process: tensorflow.distribute.TPUStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, get_strategy, has_strategy:
@@ -193,6 +195,12 @@ dropin/old_keras/arguments.py
   process: keras.layers.AveragePooling1D.__init__: pools of two, the default of Keras 2
   process: keras.layers.AveragePooling2D.__init__: pools of two, the default of Keras 2
   process: keras.layers.AveragePooling3D.__init__: pools of two, the default of Keras 2
+  process: keras.layers.LeakyReLU.__init__: `alpha=`
+  process: keras.layers.ConvLSTM1D.__init__: the default of Keras 2
+  process: keras.layers.ConvLSTM2D.__init__: the default of Keras 2
+  process: keras.layers.ConvLSTM3D.__init__: the default of Keras 2
+  process: keras.src.activations.get: the hard sigmoid of Keras 2
+  process: keras.activations.get, hard_sigmoid: the hard sigmoid of Keras 2
   process: keras.regularizers.L1.__init__: `l=`
   process: keras.regularizers.L2.__init__: `l=`
   process: keras.regularizers.l1_l2: the defaults of Keras 2
@@ -208,6 +216,7 @@ dropin/old_keras/losses.py
   process: keras.losses.Loss.__init__, __call__: the order of arguments, and the type of labels, of Keras 2
 dropin/old_keras/metrics.py
   process: keras.metrics.Metric.__init__, add_weight, reset_state: arguments and `reset_states` of Keras 2
+  process: keras.src.trainers.compile_utils.get_metric: names, and the rank of labels, of Keras 2
 dropin/old_keras/training.py
   process: keras.src.trainers.trainer.Trainer.compile: the arguments of Keras 2
   process: keras.src.backend.jax.trainer.JAXTrainer.fit, evaluate, predict, train_on_batch, test_on_batch:
@@ -215,6 +224,7 @@ dropin/old_keras/training.py
   process: keras_tpu_ext._runtime.training.model.ExactModel.compile, fit, evaluate, predict:
     the arguments of Keras 2, before the exact step reads them
 dropin/old_keras/history.py
+  process: keras.src.utils.python_utils.pythonify_logs: the order of Keras 2
   process: keras.src.trainers.trainer.Trainer.get_metrics_result, _flatten_metrics_in_order, metrics_names:
     names and order of Keras 2
 dropin/old_keras/callbacks.py
