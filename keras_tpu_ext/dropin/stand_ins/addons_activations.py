@@ -64,7 +64,13 @@ def tanhshrink(x: Any) -> Any:
 @_register
 def sparsemax(logits: Any, axis: int = -1) -> Any:
     """Return the point of the simplex that is next to the logits."""
-    return ops.sparsemax(logits, axis=axis)
+    # Not keras.ops.sparsemax, whose numbers (Keras 3.15) do not sum up to 1.
+    logits = ops.moveaxis(ops.convert_to_tensor(logits), axis, -1)
+    ordered = ops.flip(ops.sort(logits, axis=-1), axis=-1)
+    sums, places = ops.cumsum(ordered, axis=-1), ops.arange(1, logits.shape[-1] + 1, dtype=logits.dtype)
+    count = ops.sum(ops.cast(1 + places * ordered > sums, "int32"), axis=-1, keepdims=True)
+    threshold = (ops.take_along_axis(sums, count - 1, axis=-1) - 1) / ops.cast(count, logits.dtype)
+    return ops.moveaxis(ops.maximum(logits - threshold, 0), -1, axis)
 
 
 @_register

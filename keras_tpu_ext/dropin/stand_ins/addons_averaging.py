@@ -50,7 +50,7 @@ class _Around(Addon, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         del learning_rate  # this is ours, and without a meaning
-        slot, before = self.of(self._slots, variable), ops.convert_to_tensor(variable)
+        slot, before = self.of(self._slots, variable), variable.value
         if not isinstance(self._optimizer, _Around):
             self.decay(variable)
         self._optimizer.update_step(gradient, variable, self._optimizer.learning_rate)
@@ -101,11 +101,11 @@ class Lookahead(_Around):
         self.sync_period, self.slow_step_size = int(sync_period), float(slow_step_size)
 
     def _after_step(self, variable: Any, slot: Any, before: Any) -> None:
-        slow = ops.where(ops.equal(self.iterations, 0), before, slot)
+        slow = ops.where(ops.equal(self.iterations, 0), before, slot.value)
         is_time = ops.equal((self.iterations + 1) % self.sync_period, 0)
         back = slow + self.slow_step_size * (variable - slow)
         slot.assign(ops.where(is_time, back, slow))
-        variable.assign(ops.where(is_time, back, variable))
+        variable.assign(ops.where(is_time, back, variable.value))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "sync_period": self.sync_period, "slow_step_size": self.slow_step_size}
@@ -150,7 +150,7 @@ class SWA(AveragedOptimizerWrapper):
         since = self.iterations - self.start_averaging
         count = ops.cast(since // self.average_period, variable.dtype)
         is_time = ops.logical_and(since >= 0, ops.equal(since % self.average_period, 0))
-        slot.assign(ops.where(is_time, (slot * count + variable) / ops.where(is_time, count + 1, 1), slot))
+        slot.assign(ops.where(is_time, (slot * count + variable) / ops.where(is_time, count + 1, 1), slot.value))
 
     def get_config(self) -> dict[str, Any]:
         own = {"start_averaging": self.start_averaging, "average_period": self.average_period}
@@ -188,10 +188,10 @@ class MovingAverage(AveragedOptimizerWrapper):
         self.dynamic_decay = dynamic_decay
 
     def _after_step(self, variable: Any, slot: Any, before: Any) -> None:
-        average = ops.where(ops.equal(self.iterations, 0), before, slot)
-        slot.assign(average - (average - variable) * (1 - self._decay(variable.dtype)))
+        average = ops.where(ops.equal(self.iterations, 0), before, slot.value)
+        slot.assign(average - (average - variable) * (1 - self._staying(variable.dtype)))
 
-    def _decay(self, dtype: Any) -> Any:
+    def _staying(self, dtype: Any) -> Any:
         since = ops.cast(self.iterations - self.start_step, dtype)
         decay = ops.minimum(self.average_decay, (1 + since) / (10 + since)) if self.dynamic_decay else self.average_decay
         return ops.where(since < 0, 0.0, decay)

@@ -222,12 +222,12 @@ class WeightNormalization(keras.layers.Wrapper):  # type: ignore[misc]
             scale, bias = self._scale_and_bias(inputs)
             added = self.g * (scale - 1)
             if self._bias is not None:
-                self._added_bias.assign(ops.where(is_first, bias - self._bias, self._added_bias))
+                self._added_bias.assign(ops.where(is_first, bias - self._bias, self._added_bias.value))
         else:
             length = ops.sqrt(ops.sum(ops.square(self.v), axis=tuple(range(len(self.v.shape) - 1))))
             added = length - self.g
-        self._added_g.assign(ops.stop_gradient(ops.where(is_first, added, self._added_g)))
-        self.initialized.assign(ops.ones_like(self.initialized))
+        self._added_g.assign(ops.stop_gradient(ops.where(is_first, added, self._added_g.value)))
+        self.initialized.assign(1.0)
 
     def _scale_and_bias(self, inputs: Any) -> tuple[Any, Any]:
         """Return by what the layer's outputs would be normalised, without its activation."""

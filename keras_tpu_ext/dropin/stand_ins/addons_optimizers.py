@@ -15,8 +15,9 @@ class _Moments(Addon, keras.optimizers.Optimizer):  # type: ignore[misc]
     """An optimizer with the moments of Adam, and perhaps the largest of the second ones."""
 
     def __init__(self, learning_rate: Any, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
-        self.amsgrad = kwargs.pop("amsgrad", False)
+        amsgrad = kwargs.pop("amsgrad", False)
         super().__init__(learning_rate, **kwargs)
+        self.amsgrad = amsgrad
         self.beta_1, self.beta_2 = float(beta_1), float(beta_2)
         self.epsilon = epsilon or keras.backend.epsilon()
 
@@ -112,11 +113,12 @@ class RectifiedAdam(_Moments):
         return 0.0
 
     def _rectified(self, m: Any, v: Any, step: Any) -> Any:
-        beta_2_power = ops.power(self.beta_2, step)
+        beta_2 = ops.cast(self.beta_2, step.dtype)  # in this order and precision, as much is cancelled
+        beta_2_power = ops.power(beta_2, step)
         m = m / (1 - ops.power(self.beta_1, step))
         adam = m / (ops.sqrt(v / (1 - beta_2_power)) + self.epsilon)
-        longest = 2 / (1 - self.beta_2) - 1
-        length = longest - 2 * step * beta_2_power / (1 - beta_2_power)
+        longest = 2 / (1 - beta_2) - 1
+        length = longest - 2 * step * beta_2_power * (1 / (1 - beta_2_power))
         # Of a negative number where the length is short: gradient descent is chosen there.
         factor = (length - 4) / (longest - 4) * (length - 2) / (longest - 2) * longest / length
         return ops.where(length >= self.sma_threshold, ops.sqrt(ops.abs(factor)) * adam, m)

@@ -85,7 +85,7 @@ DATA = {
     "labels": _LABELS,
     "one_hot": np.eye(3, dtype="float32")[_LABELS],
     "embeddings": _normal(8, 5),
-    "close": np.repeat(_normal(4, 5), 2, axis=0),
+    "close": np.repeat(np.round(_normal(4, 5) * 4) / 4, 2, axis=0),  # exact, so that distances are zero or not
     "logits": _normal(8, 3),
     "scores": _SCORES,
     "many": (_RANDOM.random((8, 3)) < 0.4).astype("float32"),
