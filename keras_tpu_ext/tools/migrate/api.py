@@ -1,0 +1,105 @@
+"""Reads a program, says what becomes of it, and writes the modern one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from keras_tpu_ext.errors import ArgumentError, MissingExtraError
+from keras_tpu_ext.tools.migrate.program import Program
+from keras_tpu_ext.tools.migrate.report import MigrationReport
+
+_KINDS = (".py", ".ipynb")
+_PRINT = re.compile(r"^\s*(print|exec)\s+[^\s(=.,\[]")
+_DROPIN = "import keras_tpu_ext.dropin  # keras-tpu-ext migrate: still needed for {}\n"
+_BACKEND = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"\n\n'
+
+
+def migrate(
+    path: str | Path, *, write: bool = False, output: str | Path | None = None, overwrite: bool = False
+) -> MigrationReport:
+    """Say what becomes of an old TPU program, and write the modern one. The program is read, and not run.
+
+    Args:
+        path: A script, `.py`, or a notebook, `.ipynb`.
+        write: Whether to write the modern program.
+        output: Its file; `None` puts it beside the old one, `kernel.modern.py` for `kernel.py`. Only with `write`.
+        overwrite: Whether that file may be there already.
+
+    Returns:
+        The report; `.ok` if nothing is out of reach.
+
+    Raises:
+        ArgumentError: If the file is no Python 3 program, or the output is there already.
+        MissingExtraError: If LibCST is not installed.
+    """
+    _check_libcst()
+    from keras_tpu_ext.tools.migrate.context import Context
+    from keras_tpu_ext.tools.migrate.rewriting import modernized
+
+    path = Path(path)
+    if path.suffix not in _KINDS:
+        raise ArgumentError(f"migrate reads a script (.py) or a notebook (.ipynb); got {path.name!r}.")
+    if output is not None and not write:
+        raise ArgumentError("migrate: output= is the file of write=True. Write write=True as well.")
+    target = _target(path, output, overwrite) if write else None
+    program = Program(path, path.read_bytes())
+    _check_syntax(program)
+    context = Context(program)
+    made = modernized(context)
+    lines = sum(bool(line.strip()) for line in program.text.splitlines() if not line.startswith("_kte_cell_"))
+    report = MigrationReport(str(path), lines, context.findings, str(target or ""))
+    if target is not None:
+        target.write_bytes(program.render(made.code, _header(report, made, context)))
+    return report
+
+
+def _header(report: MigrationReport, made: Any, context: Any) -> str:
+    """Return the first lines of the modern program."""
+    from keras_tpu_ext.tools.migrate.rewriting import uses
+
+    needed = report.on_dropin
+    olds = dict.fromkeys(f"{one.place} ({one.old})" for one in needed)
+    lines = _DROPIN.format("; ".join(olds)) if needed else _BACKEND
+    if uses(made, "keras") and "keras" not in context.names.imports:
+        lines += "import keras\n"
+    if uses(made, "kte"):
+        lines += "import keras_tpu_ext as kte\n"
+    return lines
+
+
+def _target(path: Path, output: str | Path | None, overwrite: bool) -> Path:
+    target = Path(output) if output is not None else path.with_suffix(f".modern{path.suffix}")
+    if target.suffix != path.suffix:
+        raise ArgumentError(f"migrate writes what it reads, a {path.suffix} file; got output={str(target)!r}.")
+    if target.exists() and (not overwrite or target.samefile(path)):
+        raise ArgumentError(
+            f"{target} is there already. Remove it, or name another file: output={target.stem}2{target.suffix}"
+        )
+    if not target.parent.is_dir():
+        raise ArgumentError(f"{target} cannot be written: there is no folder {target.parent}.")
+    return target
+
+
+def _check_libcst() -> None:
+    try:
+        import libcst  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            "migrate needs LibCST, and this Python has none. Write: pip install 'libcst>=1.1'"
+        ) from error
+
+
+def _check_syntax(program: Program) -> None:
+    """Raise an error that names the line that is no Python 3."""
+    import libcst
+
+    for _, start, piece in program.pieces:
+        try:
+            libcst.parse_module(piece)
+        except libcst.ParserSyntaxError as error:
+            place = program.place(start + error.raw_line - 1)
+            line = (piece.splitlines() or [""])[min(error.raw_line, len(piece.splitlines())) - 1].strip()
+            hint = " In Python 3, print is a function: write print(...)." if _PRINT.match(line) else ""
+            raise ArgumentError(f"{program.path}, {place} is no Python 3: `{line[:80]}`.{hint}") from error

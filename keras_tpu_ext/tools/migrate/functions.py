@@ -1,0 +1,157 @@
+"""Calls of `tf.*` and `K.*`: in a model they become `keras.ops`, in an input pipeline they stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+import libcst.matchers as m
+
+from keras_tpu_ext.tools.migrate import templates
+from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.names import chain
+from keras_tpu_ext.tools.migrate.roles import MODEL
+from keras_tpu_ext.tools.migrate.tables.backend import ANYWHERE, BACKEND
+from keras_tpu_ext.tools.migrate.tables.tensorflow import TENSORFLOW, canonical_name
+from keras_tpu_ext.tools.migrate.values import KERAS, PLAIN
+
+DTYPES = [
+    "float16",
+    "float32",
+    "float64",
+    "bfloat16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+    "half",
+    "double",
+    "complex64",
+]
+_DTYPE_NAMES = {"half": "float16", "double": "float64"}
+_BACKEND = "keras.backend."
+_BY_DROPIN = "keras.ops, by the drop-in"
+
+
+def row_of(name: str) -> str | None:
+    """Return the row of a function, by its full name; `None` if it is in no table."""
+    if name.startswith(_BACKEND):
+        return BACKEND.get(name.removeprefix(_BACKEND))
+    key = canonical_name(name.removeprefix("tf.")) if name.startswith("tf.") else None
+    return None if key is None else TENSORFLOW[key]
+
+
+def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
+    """Return what a call of a function of TensorFlow, or of `keras.backend`, becomes; `None` if it stays."""
+    name = context.names.of(original.func)
+    if name.startswith(_BACKEND) and (special := _of_optimizer(context, name, original, updated)) is not None:
+        return special
+    row = row_of(name)
+    if row is None or _sets_learning_rate(context, original):
+        return None
+    old = context.name(original.func)
+    where = _where(context, original)
+    if where != KERAS:
+        if where:
+            context.undecided(original, old, where)
+        return None
+    args = [arg.with_changes(value=_dtype(context, arg.value)) for arg in updated.args]
+    made = templates.render(row, updated.with_changes(args=args)) if row else None
+    if made is None:
+        context.mapped(original, old, _BY_DROPIN, on_dropin=True)
+        return None
+    context.mapped(original, old, _function_of(made))
+    return made
+
+
+def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseExpression | None:
+    """Return what a name of TensorFlow or of `keras.backend` becomes that is not called; `None` if it stays."""
+    name = context.names.of(original)
+    last = name.rpartition(".")[2]
+    if name == "tf.newaxis":
+        context.mapped(original, context.name(original), "None")
+        return cst.Name("None")
+    if name.startswith(_BACKEND) and (new := ANYWHERE.get(last)):
+        context.mapped(original, context.name(original), new)
+        return cst.parse_expression(new)
+    if name == f"tf.{last}" and last in DTYPES and context.roles.of(original) == {MODEL}:
+        return _dtype_text(last)
+    parent = context.parents.get(original)
+    is_called = isinstance(parent, cst.Call) and original is parent.func
+    function = templates.function_of(row_of(name) or "")
+    if not function or is_called or not _is_given_to_keras(context, original):
+        return None
+    context.mapped(original, context.name(original), function)
+    return cst.parse_expression(function)
+
+
+def _where(context: Context, original: cst.Call) -> str:
+    """Return `KERAS` if a call computes on Keras's values, `""` if it does not, or why that is not certain."""
+    roles = context.roles.of(original)
+    if roles == {MODEL}:
+        return KERAS
+    if MODEL in roles:
+        return f"its function is used in a model and {' and '.join(sorted(roles - {MODEL}))}"
+    if roles:
+        return ""
+    kinds = {context.values.kind(arg.value) for arg in original.args}
+    if KERAS in kinds:
+        return KERAS
+    if kinds <= {PLAIN} or context.roles.function_of(original) is None:
+        return ""
+    return "whether it gets a value of Keras"
+
+
+def _is_given_to_keras(context: Context, node: cst.CSTNode) -> bool:
+    parent = context.parents.get(node)
+    around = context.parents.get(parent) if isinstance(parent, cst.Arg) else None
+    if context.roles.of(node) == {MODEL}:
+        return True
+    return isinstance(around, cst.Call) and context.names.of(around.func).startswith("keras.")
+
+
+def _of_optimizer(context: Context, name: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
+    """Return `K.get_value(...)` in today's words."""
+    if name != f"{_BACKEND}get_value" or len(updated.args) != 1 or MODEL in context.roles.of(original):
+        return None
+    context.mapped(original, context.name(original.func), "keras.ops.convert_to_numpy")
+    return updated.with_changes(func=cst.parse_expression("keras.ops.convert_to_numpy"))
+
+
+def set_value(context: Context, original: cst.Expr, updated: cst.Expr) -> cst.BaseSmallStatement | None:
+    """Return `K.set_value(model.optimizer.lr, x)`, a statement, as an assignment."""
+    if not isinstance(original.value, cst.Call) or not _sets_learning_rate(context, original.value):
+        return None
+    assert isinstance(updated.value, cst.Call)
+    target, value = (arg.value for arg in updated.value.args)
+    context.mapped(original, context.name(original.value.func), f"{cst.Module([]).code_for_node(target)} = ...")
+    assert isinstance(target, cst.Attribute)
+    return cst.Assign([cst.AssignTarget(target)], value)
+
+
+def _sets_learning_rate(context: Context, call: cst.Call) -> bool:
+    """Return whether a call is `K.set_value(model.optimizer.lr, x)`, and a statement."""
+    if context.names.of(call.func) != f"{_BACKEND}set_value" or len(call.args) != 2:
+        return False
+    rate = m.Attribute(value=m.Attribute(attr=m.Name("optimizer")), attr=m.Name("lr") | m.Name("learning_rate"))
+    return m.matches(call.args[0].value, rate) and isinstance(context.parents.get(call), cst.Expr)
+
+
+def _dtype(context: Context, value: cst.BaseExpression) -> cst.BaseExpression:
+    """Return a dtype of TensorFlow as text; any other argument as it is."""
+    start, _, last = chain(value).rpartition(".")
+    return _dtype_text(last) if start in context.tensorflow_names and last in DTYPES else value
+
+
+def _dtype_text(name: str) -> cst.BaseExpression:
+    return cst.SimpleString(f'"{_DTYPE_NAMES.get(name, name)}"')
+
+
+def _function_of(made: Any) -> str:
+    """Return the function of an expression for a finding, or the expression's kind."""
+    return chain(made.func) if isinstance(made, cst.Call) else cst.Module([]).code_for_node(made)

@@ -1,0 +1,152 @@
+"""What the names in a program mean, by its imports: `K.mean` is `keras.backend.mean`, wherever `K` comes from."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+from libcst import metadata
+
+from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
+
+_PREFIXES = (
+    (r"^tensorflow\.(compat\.v2\.)?keras\b", "keras"),
+    (r"^tensorflow\.python\.keras\b", "keras"),
+    (r"^keras\._tf_keras\.keras\b", "keras"),
+    (r"^tensorflow\.compat\.v2\b", "tf"),
+    (r"^tensorflow\b", "tf"),
+)
+
+
+def canonical(name: str) -> str:
+    """Return a full name with `tf` and `keras` as its start, whichever way they were imported."""
+    for pattern, start in _PREFIXES:
+        if re.match(pattern, name):
+            return re.sub(pattern, start, name)
+    return name
+
+
+def chain(node: cst.CSTNode | None) -> str:
+    """Return `"a.b.c"` for a name or attributes of a name, and `""` for anything else."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute) and (start := chain(node.value)):
+        return f"{start}.{node.attr.value}"
+    return ""
+
+
+class Names:
+    """The full names of a program's names.
+
+    Attributes:
+        values: For each variable, by its full name, the expressions that it is assigned.
+        imports: What each name is that `import ... as` binds.
+        unknown_stars: Modules of which all names were imported, and are not known here.
+    """
+
+    def __init__(self, wrapper: metadata.MetadataWrapper) -> None:
+        self._qualified = wrapper.resolve(metadata.QualifiedNameProvider)
+        self.values: dict[str, list[cst.BaseExpression]] = defaultdict(list)
+        self.imports: dict[str, str] = {}
+        self._aliases: dict[str, str] = {}
+        self._stars: list[str] = []
+        self.unknown_stars: list[str] = []
+        wrapper.module.visit(_Collector(self))
+        for name, values in self.values.items():
+            found = {self.of(value) for value in values}
+            if len(found) == 1 and _is_import(one := found.pop()):
+                self._aliases[name] = one
+
+    def of(self, node: cst.CSTNode | None) -> str:
+        """Return the full name of a name or of attributes of one.
+
+        It starts with a dot if it is the program's own, and is empty if it is not certain or `node` is another
+        expression.
+        """
+        if not chain(node):
+            return ""
+        found = self._qualified.get(node, ())  # type: ignore[call-overload]
+        names = {self._full(one) for one in (found() if callable(found) else found)}
+        if not names:
+            return self._from_star(chain(node))
+        return names.pop() if len(names) == 1 else ""
+
+    def _full(self, found: Any) -> str:
+        if found.source is metadata.QualifiedNameSource.IMPORT:
+            return canonical(found.name.lstrip("."))
+        if found.source is metadata.QualifiedNameSource.BUILTIN:
+            return str(found.name)
+        name = f".{found.name}"
+        for end in _ends(name):
+            if name[:end] in self._aliases:
+                return self._aliases[name[:end]] + name[end:]
+        return name
+
+    def _from_star(self, name: str) -> str:
+        """Return the full name of what only an import of all names of a module can have bound."""
+        first = name.partition(".")[0]
+        module = next((one for one in reversed(self._stars) if first in KERAS_NAMES[one]), None)
+        return f"{module}.{name}" if module else ""
+
+    def add_star(self, module: str) -> None:
+        """Note `from module import *`."""
+        known = module in KERAS_NAMES
+        (self._stars if known else self.unknown_stars).append(module)
+
+
+def _is_import(name: str) -> bool:
+    return bool(name) and not name.startswith((".", "builtins."))
+
+
+def _ends(name: str) -> Iterator[int]:
+    """Yield where the parts of a dotted name end, the longest first."""
+    yield len(name)
+    yield from (found.start() for found in reversed(list(re.finditer(r"(?<!>)\.(?!<)", name))) if found.start())
+
+
+class _Collector(cst.CSTVisitor):
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def visit_Import(self, node: cst.Import) -> None:
+        for one in node.names:
+            name = chain(one.name)
+            if one.asname is None:
+                self._names.imports[name.partition(".")[0]] = canonical(name.partition(".")[0])
+            else:
+                self._names.imports[chain(one.asname.name)] = canonical(name)
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
+        if isinstance(node.names, cst.ImportStar) and node.module is not None:
+            self._names.add_star(canonical(chain(node.module)))
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            self._assign(target.target, node.value)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        if node.value is not None:
+            self._assign(node.target, node.value)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self._assign(node.target, node.value)
+
+    def visit_For(self, node: cst.For) -> None:
+        self._assign(node.target, node.iter)
+
+    def visit_With(self, node: cst.With) -> None:
+        for item in node.items:
+            if item.asname is not None:
+                self._assign(item.asname.name, item.item)
+
+    def _assign(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+        if isinstance(target, (cst.Tuple, cst.List)):
+            same = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements)
+            values = [one.value for one in value.elements] if same else [value] * len(target.elements)  # type: ignore[attr-defined]
+            for one, its in zip(target.elements, values, strict=True):
+                self._assign(one.value, its)
+        elif name := self._names.of(target):
+            self._names.values[name].append(value)

@@ -1,0 +1,197 @@
+"""Walks through a program once: says what becomes of it, and makes the modern one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+import libcst.matchers as m
+
+from keras_tpu_ext.tools.migrate import functions, imports, old_keras
+from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.names import chain
+from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
+from keras_tpu_ext.tools.migrate.strategies import Strategies
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS, out_of_reach
+from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
+from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
+
+_METHODS = {"reset_states": "reset_state"}
+
+
+def modernized(context: Context) -> cst.Module:
+    """Return the modern program; `context` has then what was found."""
+    made = context.wrapper.module.visit(_Modernizer(context, Strategies(context)))
+    assert isinstance(made, cst.Module)
+    return imports.without_unused(made, context.wrapper.module)
+
+
+class _Modernizer(cst.CSTTransformer):
+    def __init__(self, context: Context, strategies: Strategies) -> None:
+        self._context, self._strategies = context, strategies
+        self._comments: list[cst.EmptyLine] = []  # of statements that went, for the next one
+
+    def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> Any:
+        return imports.import_module(self._context, original_node) or updated_node
+
+    def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> Any:
+        return imports.import_from(self._context, original_node) or updated_node
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
+        if (new := self._of_strategy(original_node, updated_node)) is not None:
+            return new
+        for rule in (functions.call, old_keras.call):
+            if (new := rule(self._context, original_node, updated_node)) is not None:
+                return new
+        return updated_node
+
+    def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
+        return functions.set_value(self._context, original_node, updated_node) or updated_node
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
+        if not self._context.is_maximal(original_node):
+            parent = self._context.parents.get(original_node)
+            if isinstance(parent, cst.Attribute) and original_node is parent.value:
+                return self._renamed(original_node, updated_node)
+            return updated_node
+        if (new := self._renamed(original_node, updated_node)) is not updated_node:
+            return new
+        return self._reference(original_node, updated_node)
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
+        context = self._context
+        if self._strategies.is_strategy(original_node.value):
+            return self._of_strategy_attribute(original_node, updated_node)
+        if (new := old_keras.attribute(context, original_node, updated_node)) is not None:
+            return new
+        if not chain(original_node) or not context.is_maximal(original_node):
+            return updated_node
+        return self._reference(original_node, updated_node)
+
+    def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
+        return old_keras.history_key(self._context, original_node, updated_node) or updated_node
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> Any:
+        owner = self._context.roles.class_of(original_node)
+        if owner is not None and self._context.roles.is_model_class(self._context.roles.name_of(owner)):
+            new = _METHODS.get(original_node.name.value)
+            if new:
+                self._context.mapped(original_node, f"def {original_node.name.value}", f"def {new}")
+                return updated_node.with_changes(name=cst.Name(new))
+        return updated_node
+
+    def leave_Decorator(self, original_node: cst.Decorator, updated_node: cst.Decorator) -> Any:
+        function = self._context.parents.get(original_node)
+        decorator = original_node.decorator
+        name = self._context.names.of(decorator.func if isinstance(decorator, cst.Call) else decorator)
+        if name != "tf.function" or not isinstance(function, cst.FunctionDef):
+            return updated_node
+        roles = self._context.roles.of(function.body)
+        if roles == {MODEL}:
+            self._context.mapped(original_node, "@tf.function", "nothing: JAX compiles the step")
+            return cst.RemoveFromParent()
+        if roles != {DATA}:
+            self._context.undecided(original_node, "@tf.function", "whether the function gets values of Keras")
+        return updated_node
+
+    def leave_WithItem(self, original_node: cst.WithItem, updated_node: cst.WithItem) -> Any:
+        return updated_node
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        made = super().on_leave(original_node, updated_node)
+        if original_node in self._strategies.statements:
+            return self._replaced(original_node)
+        if isinstance(original_node, (cst.SimpleStatementLine, cst.BaseCompoundStatement)) and isinstance(
+            made, cst.CSTNode
+        ):
+            made = self._with_comments(original_node, made)
+        if isinstance(original_node, cst.IndentedBlock) and not made.body:
+            return made.with_changes(body=[cst.SimpleStatementLine([cst.Pass()])])
+        return made
+
+    def _reference(self, original: Any, updated: Any) -> Any:
+        context, name = self._context, self._context.names.of(original)
+        if not name or name.startswith((".", "builtins.")):
+            return updated
+        if write := out_of_reach(name):
+            context.out_of_reach(original, context.name(original), write)
+            return updated
+        module, _, last = name.rpartition(".")
+        if module in STAND_INS and module != "kaggle_datasets":
+            known = last in STAND_INS[module] or name in STAND_INS
+            if known:
+                context.mapped(original, context.name(original), "its stand-in, by the drop-in", on_dropin=True)
+            else:
+                context.out_of_reach(
+                    original, context.name(original), "the same in keras.ops, in a class of your own"
+                )
+            return updated
+        if name.startswith("kaggle_datasets.KaggleDatasets"):
+            context.mapped(
+                original, context.name(original), "the folder /kaggle/input/NAME, by the drop-in", on_dropin=True
+            )
+            return updated
+        for rule in (functions.reference, old_keras.reference):
+            if (new := rule(context, original)) is not None:
+                return new
+        return updated
+
+    def _renamed(self, original: cst.Name, updated: cst.Name) -> cst.Name:
+        new = self._strategies.renamed.get(self._context.names.of(original)) if self._strategies.renamed else None
+        return updated if new is None else updated.with_changes(value=new)
+
+    def _of_strategy(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
+        """Return what a call of TensorFlow's distribution becomes."""
+        context, strategies = self._context, self._strategies
+        name = context.names.of(original.func)
+        if name in TPU:
+            context.mapped(
+                original, context.name(original.func), self._told(TPU[name]), on_dropin=bool(strategies.why_not)
+            )
+            return None if strategies.why_not else cst.parse_expression("kte.strategy_scope()")
+        if not isinstance(original.func, cst.Attribute) or not strategies.is_strategy(original.func.value):
+            return None
+        method = original.func.attr.value
+        if method in LOOPS:
+            context.out_of_reach(original, f".{method}()", LOOPS[method])
+        elif method in STRATEGY_ATTRIBUTES and not strategies.why_not:
+            assert isinstance(updated.func, cst.Attribute)
+            return updated.func.value if method == "scope" else updated.args[0].value
+        return None
+
+    def _of_strategy_attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.Attribute:
+        new = STRATEGY_ATTRIBUTES.get(original.attr.value)
+        if new is None:
+            return updated
+        why_not = self._strategies.why_not
+        self._context.mapped(original, f".{original.attr.value}", self._told(new), on_dropin=bool(why_not))
+        return updated.with_changes(attr=cst.Name("num_replicas")) if "replicas" in new and not why_not else updated
+
+    def _told(self, new: str) -> str:
+        why_not = self._strategies.why_not
+        return f"{new}, by the drop-in: {why_not}" if why_not else new
+
+    def _replaced(self, original: Any) -> Any:
+        """Return the statement in the place of one that sets up a TPU."""
+        code = self._strategies.statements[original]
+        comments = [*self._comments, *original.leading_lines]
+        if not code:
+            self._comments = comments
+            return cst.RemoveFromParent()
+        self._comments = []
+        variable, _, value = code.rpartition(" = ")
+        new = next((new for old, new in self._strategies.renamed.items() if old == f".{variable}"), variable)
+        made = cst.parse_statement(f"{new} = {value}" if variable else code)
+        return made.with_changes(leading_lines=comments)
+
+    def _with_comments(self, original: cst.CSTNode, made: Any) -> Any:
+        marks = [cst.EmptyLine(comment=cst.Comment(text)) for text in self._context.marks.get(original, ())]
+        added = [*self._comments, *marks] if self._context.roles.function_of(original) is None else marks
+        if self._context.roles.function_of(original) is None:
+            self._comments = []
+        return made.with_changes(leading_lines=[*made.leading_lines, *added]) if added else made
+
+
+def uses(module: cst.Module, name: str) -> bool:
+    """Return whether a program has an attribute of `name`."""
+    return bool(m.findall(module, m.Attribute(value=m.Name(name))))

@@ -1,0 +1,193 @@
+"""Which functions of a program run in a model, on JAX, and which in an input pipeline, on TensorFlow."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import libcst as cst
+from libcst import metadata
+
+from keras_tpu_ext.tools.migrate.names import Names, chain
+
+MODEL, DATA, EAGER = "in a model", "in an input pipeline", "elsewhere"
+FunctionNode = cst.FunctionDef | cst.Lambda
+
+# Modules whose classes run in a model, so that a class made from one has methods that do.
+_MODEL_CLASSES = (
+    "keras.layers.", "keras.models.", "keras.losses.", "keras.metrics.", "keras.regularizers.", "keras.constraints.",
+    "keras.initializers.", "keras.optimizers.", "keras.Model", "keras.Sequential", "keras.Layer", "keras.Loss",
+    "keras.Metric", "keras.activations.",
+)  # fmt: skip
+_PLAIN_METHODS = ("get_config", "from_config", "compute_output_shape", "reset_states", "reset_state", "summary")
+_OF_DATASETS = (
+    "map", "filter", "flat_map", "interleave", "apply", "from_generator", "reduce", "scan", "take_while",
+    "group_by_window", "bucket_by_sequence_length", "py_function", "numpy_function",
+)  # fmt: skip
+_IN_MODEL_KEYWORDS = ("activation", "recurrent_activation", "function", "fn", "loss", "metrics", "weighted_metrics")
+_IN_MODEL_ENDS = ("_initializer", "_regularizer", "_constraint")
+_WRAPPERS = ("functools.partial", "tf.function", "tf.autograph.experimental.do_not_convert")
+_NEUTRAL = ("get_custom_objects", "custom_objects", "update", "CustomObjectScope", "custom_object_scope", "print")
+
+
+class Roles:
+    """What each function of a program is for, by how it is used."""
+
+    def __init__(self, wrapper: metadata.MetadataWrapper, names: Names) -> None:
+        self.names = names
+        self.parents = wrapper.resolve(metadata.ParentNodeProvider)
+        self.functions: dict[str, FunctionNode] = {}
+        self.classes: dict[str, cst.ClassDef] = {}
+        self.calls: dict[str, list[cst.Call]] = defaultdict(list)  # of the program's functions, by their full names
+        self.loads: dict[str, list[cst.CSTNode]] = defaultdict(list)  # where the program's names are used
+        self.returns: dict[FunctionNode, list[cst.BaseExpression]] = defaultdict(list)
+        self._roles: dict[FunctionNode, set[str]] = defaultdict(set)
+        collector = _Collector(self)
+        wrapper.module.visit(collector)
+        self._seed_classes()
+        for call in collector.calls:
+            self._seed_call(call)
+        self._spread(collector.calls)
+
+    def of(self, node: cst.CSTNode) -> set[str]:
+        """Return the roles of the code in which `node` stands; empty if nothing says any."""
+        function = self.function_of(node)
+        while function is not None:
+            if self._roles[function]:
+                return self._roles[function]
+            function = self.function_of(function)
+        return set()
+
+    def function_of(self, node: cst.CSTNode) -> FunctionNode | None:
+        """Return the innermost function around a node."""
+        child, parent = node, self.parents.get(node)
+        while parent is not None:
+            if isinstance(parent, cst.Lambda) and child is parent.body:
+                return parent
+            if isinstance(parent, cst.FunctionDef) and child is parent.body:
+                return parent
+            child, parent = parent, self.parents.get(parent)
+        return None
+
+    def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        """Return the innermost class around a node."""
+        parent = self.parents.get(node)
+        while parent is not None and not isinstance(parent, cst.ClassDef):
+            parent = self.parents.get(parent)
+        return parent
+
+    def is_model_class(self, name: str) -> bool:
+        """Return whether a class, by its full name, is Keras's for models, or made from such a class."""
+        node = self.classes.get(name)
+        if node is None:
+            return name.startswith(_MODEL_CLASSES) or name.startswith("tensorflow_addons.")
+        return any(self.is_model_class(self.names.of(base.value)) for base in node.bases)
+
+    def called(self, call: cst.Call) -> FunctionNode | None:
+        """Return the program's function that a call calls; methods of `self`, too."""
+        return self._function(call.func)
+
+    def name_of(self, function: cst.FunctionDef | cst.ClassDef) -> str:
+        """Return the full name of a function or class of the program."""
+        return self.names.of(function.name)
+
+    def methods(self, node: cst.ClassDef) -> dict[str, cst.FunctionDef]:
+        """Return the methods of a class."""
+        return {one.name.value: one for one in node.body.body if isinstance(one, cst.FunctionDef)}
+
+    def _function(self, node: cst.BaseExpression) -> FunctionNode | None:
+        if isinstance(node, cst.Lambda):
+            return node
+        if found := self.functions.get(self.names.of(node)):
+            return found
+        if isinstance(node, cst.Attribute) and chain(node.value) in ("self", "cls"):
+            owner = self.class_of(node)
+            return None if owner is None else self.methods(owner).get(node.attr.value)
+        return None
+
+    def _seed_classes(self) -> None:
+        for name, node in self.classes.items():
+            if self.is_model_class(name):
+                for method, function in self.methods(node).items():
+                    self._roles[function].add(EAGER if method in _PLAIN_METHODS else MODEL)
+
+    def _seed_call(self, call: cst.Call) -> None:
+        name = self.names.of(call.func)
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else name.rpartition(".")[2]
+        of_keras = name.startswith("keras.") and self.is_model_class(name)
+        for arg in call.args:
+            keyword = arg.keyword.value if arg.keyword is not None else ""
+            if method == "compile" or method in ("add_loss", "add_metric") or of_keras:
+                in_model = keyword in _IN_MODEL_KEYWORDS or keyword.endswith(_IN_MODEL_ENDS) or not keyword
+                self._mark(arg.value, MODEL if in_model else EAGER)
+            elif method in _OF_DATASETS:
+                self._mark(arg.value, DATA)
+            elif method not in _NEUTRAL and keyword not in _NEUTRAL and name not in _WRAPPERS:
+                self._mark(arg.value, EAGER, only_functions=True)
+
+    def _mark(self, node: cst.BaseExpression, role: str, *, only_functions: bool = False, depth: int = 4) -> None:
+        """Give a role to the functions that an expression evaluates to."""
+        function = self._function(node)
+        if function is not None:
+            self._roles[function].add(role)
+        if only_functions or depth == 0 or function is not None:
+            return
+        for inner in self._values(node):
+            self._mark(inner, role, depth=depth - 1)
+
+    def _values(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """Yield the expressions whose functions are those of `node`."""
+        if isinstance(node, (cst.List, cst.Tuple, cst.Set)) or isinstance(node, cst.Dict):
+            yield from (one.value for one in node.elements)
+        elif isinstance(node, cst.IfExp):
+            yield from (node.body, node.orelse)
+        elif isinstance(node, cst.Call):
+            function = self.called(node)
+            if function is not None:
+                yield from self.returns[function]
+            elif self.names.of(node.func) in _WRAPPERS or self.is_model_class(self.names.of(node.func)):
+                yield from (arg.value for arg in node.args)
+        elif name := self.names.of(node):
+            yield from self.names.values.get(name, ())
+
+    def _spread(self, calls: list[cst.Call]) -> None:
+        """Give each function the roles of those that call it, until nothing changes."""
+        changed = True
+        while changed:
+            changed = False
+            for call in calls:
+                function = self.called(call)
+                roles = self.of(call)
+                if function is not None and not roles <= self._roles[function]:
+                    self._roles[function] |= roles
+                    changed = True
+        for call in calls:
+            function = self.called(call)
+            if function is not None and not self.of(call) and self._roles[function]:
+                self._roles[function].add(EAGER)
+
+
+class _Collector(cst.CSTVisitor):
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+        self.calls: list[cst.Call] = []
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._roles.functions[self._roles.name_of(node)] = node
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self._roles.classes[self._roles.name_of(node)] = node
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.calls.append(node)
+        if name := self._roles.names.of(node.func):
+            self._roles.calls[name].append(node)
+
+    def visit_Name(self, node: cst.Name) -> None:
+        if (name := self._roles.names.of(node)).startswith("."):
+            self._roles.loads[name].append(node)
+
+    def visit_Return(self, node: cst.Return) -> None:
+        function = self._roles.function_of(node)
+        if function is not None and node.value is not None:
+            self._roles.returns[function].append(node.value)

@@ -1,0 +1,248 @@
+"""Finds the code that sets up a TPU, which becomes one `kte.strategy_scope()`, if all of it and of its uses is understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+import libcst.matchers as m
+
+from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.tables.tpu import RESOLVERS, STRATEGIES, STRATEGY_ATTRIBUTES, TPU
+
+_SCOPE = "kte.strategy_scope()"
+_TALKS = ("builtins.print", "logging.info", "logging.warning", "logging.error", ".logger.info")
+_BODY = (cst.Module, cst.IndentedBlock)
+
+
+class Strategies:
+    """What becomes of the strategies of a program.
+
+    Attributes:
+        statements: For each statement that is replaced, its new code; `""` where it goes.
+        variables: The full names of variables that are strategies.
+        renamed: What a global strategy is called now, by its full name.
+        why_not: Why nothing is replaced; empty if all is understood.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._names = context, context.names
+        self.statements: dict[cst.CSTNode, str] = {}
+        self.variables: set[str] = set()
+        self.renamed: dict[str, str] = {}
+        self.why_not = ""
+        self._setup_calls: list[cst.Call] = []
+        self._resolvers: set[str] = set()
+        self._functions: set[str] = set()
+        collector = _Collector(self._names)
+        context.wrapper.module.visit(collector)
+        self._setup_calls, self._other = collector.calls, collector.references
+        self.has_any = bool(self._setup_calls)
+        if self.has_any:
+            self._find()
+
+    def is_strategy(self, node: cst.CSTNode) -> bool:
+        """Return whether an expression is a strategy."""
+        if isinstance(node, cst.Call):
+            name = self._names.of(node.func)
+            return name in STRATEGIES or name in self._functions
+        return self._names.of(node) in self.variables
+
+    def _find(self) -> None:
+        self._collect_variables()
+        for body in self._bodies(self._context.wrapper.module):
+            self._visit_body(body)
+        inside = {id(node) for statement in self.statements for node in _all_nodes(statement)}
+        self._check_calls(inside)
+        self._check_uses(inside)
+        if self.why_not:
+            self.statements.clear()
+            return
+        self._rename()
+
+    def _collect_variables(self) -> None:
+        """Find variables and functions that are strategies or resolvers, until there are no more."""
+        size = -1
+        while size != len(self.variables) + len(self._functions) + len(self._resolvers):
+            size = len(self.variables) + len(self._functions) + len(self._resolvers)
+            for name, values in self._names.values.items():
+                if any(self.is_strategy(value) for value in values):
+                    self.variables.add(name)
+                if any(isinstance(value, cst.Call) and self._names.of(value.func) in RESOLVERS for value in values):
+                    self._resolvers.add(name)
+            for name, function in self._context.roles.functions.items():
+                if any(self.is_strategy(value) for value in self._context.roles.returns[function]):
+                    self._functions.add(name)
+            self._collect_parameters()
+
+    def _collect_parameters(self) -> None:
+        for name, calls in self._context.roles.calls.items():
+            function = self._context.roles.functions.get(name)
+            if not isinstance(function, cst.FunctionDef):
+                continue
+            parameters = [one.name.value for one in function.params.params]
+            for call in calls:
+                for place, arg in enumerate(call.args):
+                    bound = (
+                        arg.keyword.value if arg.keyword is not None else (parameters[place : place + 1] or [""])[0]
+                    )
+                    if bound in parameters and self.is_strategy(arg.value):
+                        self.variables.add(f"{name}.<locals>.{bound}")
+
+    def _bodies(self, node: cst.CSTNode) -> Iterator[Sequence[cst.CSTNode]]:
+        if isinstance(node, _BODY):
+            yield node.body
+        for child in node.children:
+            yield from self._bodies(child)
+
+    def _visit_body(self, body: Sequence[cst.CSTNode]) -> None:
+        """Replace, in one block, the statements that only set up a TPU."""
+        for statement in body:
+            if any(id(statement) in {id(node) for node in _all_nodes(other)} for other in self.statements):
+                continue
+            if self._has_setup(statement) and self._is_setup(statement):
+                self.statements[statement] = self._replacement(statement)
+
+    def _has_setup(self, node: cst.CSTNode) -> bool:
+        calls = {id(call) for call in self._setup_calls}
+        return any(id(inner) in calls for inner in _all_nodes(node))
+
+    def _replacement(self, statement: cst.CSTNode) -> str:
+        nodes = list(_all_nodes(statement))
+        if any(isinstance(node, cst.Return) for node in nodes):
+            return f"return {_SCOPE}"
+        assigned = [
+            target.target.value
+            for node in nodes
+            if isinstance(node, cst.Assign) and not m.matches(node.value, m.Name("None"))
+            for target in node.targets
+            if isinstance(target.target, cst.Name) and self._names.of(target.target) in self.variables
+        ]
+        return f"{assigned[0]} = {_SCOPE}" if assigned else ""
+
+    def _is_setup(self, node: cst.CSTNode) -> bool:
+        """Return whether a statement does nothing but set up a TPU, and talk about it."""
+        if isinstance(node, (cst.Try, cst.If, cst.Else, cst.ExceptHandler, cst.Finally, cst.IndentedBlock)):
+            blocks = [
+                child
+                for child in node.children
+                if isinstance(child, (cst.BaseSuite, cst.If, cst.Else, cst.Finally, cst.ExceptHandler))
+            ]
+            statements = node.body if isinstance(node, cst.IndentedBlock) else blocks
+            return all(self._is_setup(one) for one in statements)
+        if isinstance(node, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+            return all(self._is_small_setup(one) for one in node.body)
+        return False
+
+    def _is_small_setup(self, node: cst.BaseSmallStatement) -> bool:
+        if isinstance(node, (cst.Pass, cst.Raise)):
+            return True
+        if isinstance(node, cst.Expr):
+            call = node.value
+            if isinstance(call, cst.BaseString):
+                return True
+            name = self._names.of(call.func) if isinstance(call, cst.Call) else ""
+            return name in TPU or name in _TALKS
+        if isinstance(node, cst.Return):
+            return node.value is not None and self.is_strategy(node.value)
+        if isinstance(node, cst.Assign) and len(node.targets) == 1:
+            name = self._names.of(node.targets[0].target)
+            if name in self.variables | self._resolvers or (
+                m.matches(node.value, m.Call()) and self._names.of(node.value.func) in TPU
+            ):  # type: ignore[attr-defined]
+                return (
+                    isinstance(node.value, cst.Name)
+                    or self.is_strategy(node.value)
+                    or (isinstance(node.value, cst.Call) and self._names.of(node.value.func) in TPU)
+                )
+            return name.startswith(".") and self._is_address(name, node.value)
+        return False
+
+    def _is_address(self, name: str, value: cst.BaseExpression) -> bool:
+        """Return whether a variable is a TPU's address, which nothing else uses."""
+        return "TPU_ADDR" in self._context.code(value) or "TPU_NAME" in self._context.code(value)
+
+    def _check_calls(self, inside: set[int]) -> None:
+        for call in self._setup_calls:
+            name = self._names.of(call.func)
+            if id(call) in inside or (
+                name in STRATEGIES and isinstance(self._context.parents.get(call), cst.Attribute)
+            ):
+                continue
+            self.why_not = (
+                self.why_not or f"{self._context.program.place(self._context.line(call))} sets up a TPU and does more"
+            )
+        if self._other:
+            self.why_not = self.why_not or f"{self._context.name(self._other[0])} is used without a call"
+
+    def _check_uses(self, inside: set[int]) -> None:
+        """Look at each use of a strategy, or of a resolver, outside what is replaced."""
+        for name in (*self.variables, *self._resolvers):
+            for node in self._context.roles.loads.get(name, ()):
+                if id(node) not in inside and not self._is_understood(node, name in self.variables):
+                    place = self._context.program.place(self._context.line(node))
+                    used = self._context.code(self._context.parents.get(node) or node)
+                    self.why_not = self.why_not or f"{place} uses `{used[:60]}`"
+
+    def _is_understood(self, node: cst.CSTNode, is_strategy: bool) -> bool:
+        parent = self._context.parents.get(node)
+        if not self._context.is_maximal(node) and isinstance(parent, cst.Attribute):  # type: ignore[arg-type]
+            if node is parent.attr:
+                return True  # another object's attribute of this name
+            return is_strategy and parent.attr.value in STRATEGY_ATTRIBUTES
+        if not is_strategy:
+            return False
+        if isinstance(parent, cst.Arg):
+            call = self._context.parents.get(parent)
+            named = parent.keyword is node
+            function = self._names.of(call.func) if isinstance(call, cst.Call) else ""
+            return (
+                named
+                or function in self._context.roles.functions
+                or function in ("builtins.print", "builtins.type", "builtins.str")
+            )
+        return (
+            isinstance(parent, (cst.AssignTarget, cst.Param, cst.NameItem, cst.Del, cst.Return))
+            or (
+                isinstance(parent, cst.Assign)
+                and all(self._names.of(one.target) in self.variables for one in parent.targets)
+            )
+            or (isinstance(parent, cst.WithItem))
+        )
+
+    def _rename(self) -> None:
+        """Call the one global strategy `scope`, unless something else is called so."""
+        used = {node.value for node in _all_nodes(self._context.wrapper.module) if isinstance(node, cst.Name)}
+        of_module = [name for name in self.variables if name.count(".") == 1 and name != ".scope"]
+        is_scope_free = all(
+            isinstance(self._context.parents.get(node), cst.Attribute)
+            for node in _all_nodes(self._context.wrapper.module)
+            if isinstance(node, cst.Name) and node.value == "scope"
+        )
+        if len(of_module) == 1 and is_scope_free and used:
+            self.renamed[of_module[0]] = "scope"
+
+
+def _all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield node
+    for child in node.children:
+        yield from _all_nodes(child)
+
+
+class _Collector(cst.CSTVisitor):
+    """Collects calls of TensorFlow's names for TPUs, and where these names are not called."""
+
+    def __init__(self, names: object) -> None:
+        self._of = names.of  # type: ignore[attr-defined]
+        self.calls: list[cst.Call] = []
+        self.references: list[cst.Attribute] = []
+        self._functions: set[int] = set()
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self._of(node.func) in TPU:
+            self.calls.append(node)
+            self._functions.update(id(inner) for inner in _all_nodes(node.func))
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        if self._of(node) in TPU and id(node) not in self._functions:
+            self.references.append(node)

@@ -1,0 +1,204 @@
+"""Writes a call in another way, as a row of a table says; the row's language is explained in tables/tensorflow.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import libcst as cst
+import libcst.matchers as m
+
+_ATOMIC = (
+    cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float, cst.SimpleString, cst.List, cst.Tuple, cst.Dict,
+)  # fmt: skip
+_BUILTIN = ("len", "tuple")
+_NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """One way to write a call."""
+
+    parameters: tuple[str, ...]  # of the old function, in its order
+    code: str  # the new expression
+    when: tuple[tuple[str, str], ...] = ()  # parameters and the code that they must have
+
+    @property
+    def expression(self) -> cst.BaseExpression:
+        """The new expression, with parameters as names."""
+        return cst.parse_expression(self.code)
+
+
+def render(row: str, call: cst.Call) -> cst.BaseExpression | None:
+    """Return what `row` makes of a call; `None` if it has no form for it."""
+    if row.startswith("="):
+        return call.with_changes(func=cst.parse_expression(f"keras.ops.{row[1:]}"))
+    for form in _forms(row):
+        given = _bind(form, call)
+        if given is not None:
+            return _renamed(form, call) or _filled(form, given)
+    return None
+
+
+@functools.cache
+def _forms(row: str) -> tuple[Form, ...]:
+    first, *others = (
+        (part.strip() for part in row.split(" | ")) if not row.startswith("| ") else ("", *row[2:].split(" | "))
+    )
+    forms, parameters = [], ()  # type: ignore[var-annotated]
+    order, _, code = first.rpartition("->")
+    if code.strip():
+        parameters = tuple(order.split()) or _parameters_of(code)
+        forms.append(Form(parameters, _qualified(code)))
+    for other in others:
+        when, _, code = other.partition(": ")
+        pairs = tuple(tuple(pair.split("=")) for pair in when.split())
+        known = _parameters_of(code)
+        names = (*(parameters or known), *(key for key, _ in pairs if key not in (parameters or known)))
+        forms.append(Form(names, _qualified(code), pairs))  # type: ignore[arg-type]
+    return tuple(forms)
+
+
+def _parameters_of(code: str) -> tuple[str, ...]:
+    """Return the names in an expression that are neither functions, keywords nor attributes, in their order."""
+    names = re.findall(r"(?<![\w.\"])([a-z]\w*)(?![\w(\".]|\s*=[^=])|(?<![\w.\"])([a-z]\w*)(?=\.shape)", code)
+    found = [one or other for one, other in names]
+    return tuple(dict.fromkeys(name for name in found if name not in ("or", "if", "else", "keras")))
+
+
+def _qualified(code: str) -> str:
+    """Return an expression whose functions without a module are those of `keras.ops`."""
+
+    def qualify(found: re.Match[str]) -> str:
+        return found[0] if found[1] in _BUILTIN else f"keras.ops.{found[0]}"
+
+    return re.sub(r"(?<![\w.])([a-z]\w*)\(", qualify, code.strip())
+
+
+def _bind(form: Form, call: cst.Call) -> dict[str, cst.BaseExpression] | None:
+    """Return the values of the parameters; `None` if this form does not fit the call."""
+    given: dict[str, cst.BaseExpression] = {}
+    for place, arg in enumerate(call.args):
+        if arg.star or (arg.keyword is None and place >= len(form.parameters)):
+            return None
+        name = form.parameters[place] if arg.keyword is None else arg.keyword.value
+        if name == "name":
+            continue
+        if name not in form.parameters or name == "-":
+            return None
+        if not m.matches(arg.value, m.Name("None")):
+            given[name] = arg.value
+    for name, code in form.when:
+        if name not in given or cst.Module([]).code_for_node(given.pop(name)) != code:
+            return None
+    collector = _Required(form)
+    form.expression.visit(collector)
+    return given if collector.required <= given.keys() and given.keys() <= collector.used else None
+
+
+def _renamed(form: Form, call: cst.Call) -> cst.Call | None:
+    """Return the call with another function and other keywords, if that is all; so comments in it stay."""
+    expression = form.expression
+    if not isinstance(expression, cst.Call) or form.when:
+        return None
+    names = {arg.value.value: arg.keyword for arg in expression.args if isinstance(arg.value, cst.Name)}
+    if len(names) != len(expression.args) or any(m.matches(arg.value, m.Name("None")) for arg in call.args):
+        return None
+    positional = [arg.value.value for arg in expression.args if arg.keyword is None]  # type: ignore[attr-defined]
+    args = []
+    for place, arg in enumerate(call.args):
+        name = form.parameters[place] if arg.keyword is None else arg.keyword.value
+        keyword = names.get(name)
+        if name not in names or (keyword is None and positional[place : place + 1] != [name]):
+            return None
+        args.append(_with_keyword(arg, keyword))
+    return call.with_changes(func=expression.func, args=args)
+
+
+def _with_keyword(arg: cst.Arg, keyword: cst.Name | None) -> cst.Arg:
+    if keyword is None:
+        return arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+    return arg.with_changes(keyword=keyword, equal=arg.equal if arg.keyword is not None else _NO_SPACE)
+
+
+def _filled(form: Form, given: Mapping[str, cst.BaseExpression]) -> cst.BaseExpression:
+    made = form.expression.visit(_Filler(form, given))
+    assert isinstance(made, cst.BaseExpression)
+    return made
+
+
+class _Required(cst.CSTVisitor):
+    """Collects the parameters that an expression uses, and those that it cannot do without."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self.used: set[str] = set()
+        self.required: set[str] = set()
+
+    def visit_Arg(self, node: cst.Arg) -> bool:
+        if (name := _optional(node, self._form)) is not None:
+            self.used.add(name)
+        return name is None
+
+    def visit_Name(self, node: cst.Name) -> None:
+        if node.value in self._form.parameters:
+            self.used.add(node.value)
+            self.required.add(node.value)
+
+
+class _Filler(cst.CSTTransformer):
+    """Puts values in place of parameters."""
+
+    def __init__(self, form: Form, given: Mapping[str, cst.BaseExpression]) -> None:
+        self._form, self._given = form, given
+
+    def visit_Attribute_attr(self, node: cst.Attribute) -> None:
+        return None
+
+    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
+        return updated_node.with_changes(attr=original_node.attr)
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
+        value = self._given.get(original_node.value)
+        if value is None:
+            return updated_node
+        if isinstance(value, _ATOMIC) or value.lpar:
+            return value
+        return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> Any:
+        updated_node = updated_node.with_changes(keyword=original_node.keyword)
+        name = _optional(original_node, self._form)
+        if name is None:
+            if isinstance(original_node.value, cst.Name) and original_node.value.value in self._given:
+                return updated_node.with_changes(value=self._given[original_node.value.value])
+            return updated_node
+        if name in self._given:
+            return updated_node.with_changes(value=self._given[name])
+        value = original_node.value
+        return (
+            updated_node.with_changes(value=value.right)
+            if isinstance(value, cst.BooleanOperation)
+            else cst.RemoveFromParent()
+        )
+
+
+def _optional(arg: cst.Arg, form: Form) -> str | None:
+    """Return the parameter of `axis=axis` or `axis or 0`, which may be left out."""
+    value: cst.BaseExpression = arg.value
+    if isinstance(value, cst.BooleanOperation):
+        value = value.left
+    elif arg.keyword is None:
+        return None
+    return value.value if isinstance(value, cst.Name) and value.value in form.parameters else None
+
+
+def function_of(row: str) -> str:
+    """Return the function that takes the place of another one, where that one is given as a value."""
+    first = row.split(" | ")[0].rpartition("->")[2].strip()
+    found = re.match(r"=?([\w.]+)", first)
+    name = found[1] if found else ""
+    return name if "." in name or not name else f"keras.ops.{name}"

@@ -1,0 +1,162 @@
+"""What an expression is, as far as its program says: a value of Keras, or a plain one, or neither for certain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from keras_tpu_ext.tools.migrate.names import chain
+from keras_tpu_ext.tools.migrate.roles import FunctionNode, Roles
+
+KERAS, PLAIN, UNKNOWN = "Keras", "plain", "unknown"
+
+_INPUTS = ("keras.Input", "keras.layers.Input")
+_PLAIN_MODULES = ("tf.", "numpy.", "math.", "builtins.", "pandas.", "sklearn.", "os.", "json.", "glob.", "random.")
+_PLAIN_METHODS = (
+    "predict",
+    "numpy",
+    "astype",
+    "tolist",
+    "as_list",
+    "get_weights",
+    "format",
+    "take",
+    "batch",
+    "predict_on_batch",
+)
+_LITERALS = (cst.BaseNumber, cst.BaseString, cst.Lambda, cst.Dict, cst.Set, cst.BaseComp)
+_DEPTH = 12
+
+
+class Values:
+    """What the expressions of a program are."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles, self._names = roles, roles.names
+        self._busy: set[object] = set()
+
+    def kind(self, node: cst.CSTNode) -> str:
+        """Return `KERAS`, `PLAIN` or `UNKNOWN`."""
+        if node in self._busy or len(self._busy) > _DEPTH:
+            return UNKNOWN
+        self._busy.add(node)
+        try:
+            return self._kind(node)
+        finally:
+            self._busy.discard(node)
+
+    def is_callable_of_keras(self, node: cst.CSTNode) -> bool:
+        """Return whether an expression is a layer or a model."""
+        if isinstance(node, cst.Call):
+            name = self._names.of(node.func)
+            if name.startswith("keras.applications."):
+                return True
+            function = self._roles.called(node)
+            if function is not None:
+                return any(self.is_callable_of_keras(one) for one in self._roles.returns[function])
+            return self._roles.is_model_class(name) and name.rpartition(".")[2][:1].isupper()
+        name = self._names.of(node)
+        if not name.startswith(".") or node in self._busy:
+            return False
+        self._busy.add(node)
+        try:
+            return any(self.is_callable_of_keras(one) for one in self._names.values.get(name, ()))
+        finally:
+            self._busy.discard(node)
+
+    def _kind(self, node: cst.CSTNode) -> str:
+        if isinstance(node, _LITERALS):
+            return PLAIN
+        if isinstance(node, (cst.Tuple, cst.List)):
+            return self._of_all(one.value for one in node.elements)
+        if isinstance(node, cst.BinaryOperation):
+            return self._of_all((node.left, node.right))
+        if isinstance(node, cst.BooleanOperation):
+            return self._of_all((node.left, node.right))
+        if isinstance(node, cst.UnaryOperation):
+            return self.kind(node.expression)
+        if isinstance(node, cst.Comparison):
+            return self._of_all((node.left, *(one.comparator for one in node.comparisons)))
+        if isinstance(node, cst.Subscript):
+            return self.kind(node.value)
+        if isinstance(node, cst.IfExp):
+            return self._of_all((node.body, node.orelse))
+        if isinstance(node, cst.Call):
+            return self._of_call(node)
+        return self._of_name(node)
+
+    def _of_all(self, nodes: Any) -> str:
+        kinds = {self.kind(node) for node in nodes}
+        if KERAS in kinds:
+            return KERAS
+        return PLAIN if kinds <= {PLAIN} else UNKNOWN
+
+    def _of_call(self, node: cst.Call) -> str:
+        name = self._names.of(node.func)
+        if name in _INPUTS:
+            return KERAS
+        args = [arg.value for arg in node.args]
+        is_layer = self.is_callable_of_keras(node.func) or name.startswith(("keras.layers.", "keras.ops."))
+        if is_layer and not (name.startswith("keras.layers.") and name.rpartition(".")[2][:1].isupper()):
+            return KERAS
+        if name.startswith(("tf.", "keras.backend.")) or self._roles.called(node) is not None:
+            kind = self._of_all(args)
+            return UNKNOWN if kind == PLAIN and not name.startswith("tf.") else kind
+        if name.startswith(_PLAIN_MODULES):
+            return PLAIN
+        if isinstance(node.func, cst.Attribute):
+            if node.func.attr.value in _PLAIN_METHODS:
+                return PLAIN
+            return self.kind(node.func.value)
+        return UNKNOWN
+
+    def _of_name(self, node: cst.CSTNode) -> str:
+        name = self._names.of(node)
+        if name.startswith(("builtins.", "numpy.", "math.", "tf.")):
+            return PLAIN
+        if isinstance(node, cst.Attribute):
+            if node.attr.value in ("output", "input", "outputs", "inputs"):
+                return KERAS
+            if node.attr.value in ("shape", "dtype", "name", "ndim"):
+                return PLAIN
+            return UNKNOWN if chain(node).startswith("self.") else self.kind(node.value)
+        if not name.startswith("."):
+            return UNKNOWN
+        values = self._names.values.get(name, ())
+        kinds = {self.kind(value) for value in values}
+        function = self._parameter_of(node, name)
+        if function is not None:
+            kinds.add(self._of_parameter(function, name.rpartition(".")[2]))
+        if KERAS in kinds:
+            return KERAS
+        return PLAIN if kinds == {PLAIN} else UNKNOWN
+
+    def _parameter_of(self, node: cst.CSTNode, name: str) -> FunctionNode | None:
+        """Return the function of which a name is a parameter."""
+        function = self._roles.function_of(node)
+        if function is None:
+            return None
+        last = name.rpartition(".")[2]
+        parameters = (*function.params.params, *function.params.kwonly_params, *function.params.posonly_params)
+        return function if any(one.name.value == last for one in parameters) else None
+
+    def _of_parameter(self, function: FunctionNode, name: str) -> str:
+        """Return what a parameter is, by what the function is called with."""
+        if not isinstance(function, cst.FunctionDef):
+            return UNKNOWN
+        place = (
+            [one.name.value for one in function.params.params].index(name)
+            if name in [one.name.value for one in function.params.params]
+            else None
+        )
+        kinds = set()
+        for call in self._roles.calls.get(self._roles.name_of(function), ()):
+            for index, arg in enumerate(call.args):
+                if (arg.keyword is not None and arg.keyword.value == name) or (
+                    arg.keyword is None and index == place
+                ):
+                    kinds.add(self.kind(arg.value))
+        if KERAS in kinds:
+            return KERAS
+        return PLAIN if kinds == {PLAIN} else UNKNOWN
