@@ -24,8 +24,8 @@ from keras_tpu_ext.dropin.functions import (
 )
 from keras_tpu_ext.dropin.functions.arguments import bind
 
-_ROOMS = (elementwise, reductions, arrays, indexing, linalg, nn, images, colours, random, debugging)
+ROOMS = (elementwise, reductions, arrays, indexing, linalg, nn, images, colours, random, debugging)
 
 TABLE: dict[str, Callable[..., Any]] = {
-    name: bind(name, function) for room in _ROOMS for name, function in room.FUNCTIONS.items()
+    name: bind(name, function) for room in ROOMS for name, function in room.FUNCTIONS.items()
 }

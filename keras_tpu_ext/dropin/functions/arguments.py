@@ -82,10 +82,8 @@ def tensors(*values: Any) -> list[Any]:
     dtype = next((value.dtype for value in values if isinstance(value, jax.Array)), None)
 
     def convert(value: Any) -> Any:
-        if (
-            value is None
-            or isinstance(value, (jax.Array, bool, int, float, complex))
-            and not isinstance(value, np.generic)
+        if value is None or (
+            isinstance(value, (jax.Array, bool, int, float, complex)) and not isinstance(value, np.generic)
         ):
             return value
         array = jnp.asarray(value)

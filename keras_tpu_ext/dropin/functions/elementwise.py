@@ -18,6 +18,11 @@ from keras_tpu_ext.dropin.functions.arguments import dtype, tensors
 Array = Any
 
 
+def absolute(x: Array) -> Array:
+    """Return the absolute value, with a gradient of 0 at 0."""
+    return x * lax.stop_gradient(jnp.sign(x)) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.abs(x)
+
+
 def maximum(x: Array, y: Array) -> Array:
     """Return the larger one; NaN if one is."""
     return jnp.where((x >= y) | (x != x), x, y)
@@ -100,7 +105,7 @@ def polyval(coefficients: list[Array], x: Array) -> Array:
 
 
 _ON_TENSORS: dict[str, Callable[..., Array]] = {
-    "math.abs": jnp.abs,
+    "math.abs": absolute,
     "math.acos": jnp.arccos,
     "math.acosh": jnp.arccosh,
     "math.add": jnp.add,
@@ -157,7 +162,7 @@ _ON_TENSORS: dict[str, Callable[..., Array]] = {
     "math.ndtri": special.ndtri,
     "math.negative": jnp.negative,
     "math.not_equal": jnp.not_equal,
-    "math.polygamma": special.polygamma,
+    "math.polygamma": lambda n, x: special.polygamma(n.astype("int32"), x),
     "math.pow": jnp.power,
     "math.real": jnp.real,
     "math.reciprocal": jnp.reciprocal,

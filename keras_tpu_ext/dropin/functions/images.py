@@ -13,6 +13,7 @@ import numpy as np
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions.arguments import number, numbers, tensor
 from keras_tpu_ext.dropin.functions.colours import convert_image_dtype
+from keras_tpu_ext.dropin.functions.elementwise import absolute
 from keras_tpu_ext.dropin.functions.nn import depthwise
 
 Array = Any
@@ -131,7 +132,7 @@ def crop_and_resize(x: Any, boxes: Any, indices: Any, size: Any, method: str, ou
 def total_variation(x: Any) -> Array:
     """Return the sum of the absolute differences of neighbours."""
     x, axes = tensor(x), (-3, -2, -1)
-    return sum(jnp.sum(jnp.abs(jnp.diff(x, axis=axis)), axes) for axis in (-3, -2))
+    return sum(jnp.sum(absolute(jnp.diff(x, axis=axis)), axes) for axis in (-3, -2))
 
 
 def image_gradients(x: Any) -> tuple[Array, Array]:

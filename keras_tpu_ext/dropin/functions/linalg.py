@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import tensorflow as tf
 from jax.scipy import linalg
 
 from keras_tpu_ext.dropin.errors import out_of_reach
@@ -67,8 +68,10 @@ def diag(x: Any, k: Any, rows: Any, columns: Any, padding: Any, align: str) -> A
     """Return matrices with this diagonal."""
     x, k = tensor(x), _one_diagonal("diag", k)
     below, right = max(-k, 0), max(k, 0)
-    height = x.shape[-1] + below if number(rows) == -1 else number(rows)
-    width = x.shape[-1] + right if number(columns) == -1 else number(columns)
+    height, width = number(rows), number(columns)
+    square = x.shape[-1] + abs(k) if (height, width) == (-1, -1) else None
+    height = square or (x.shape[-1] + below if height == -1 else height)
+    width = square or (x.shape[-1] + right if width == -1 else width)
     index = jnp.arange(x.shape[-1])
     empty = jnp.full((*x.shape[:-1], height, width), padding, x.dtype)
     return empty.at[..., index + below, index + right].set(x)
@@ -144,7 +147,7 @@ def stft(x: Any, length: Any, step: Any, fft_length: Any, window: Any, pad_end: 
         fft_length = 1 << (length - 1).bit_length()
     frames = frame(x, length, step, pad_end, 0, -1)
     if window is not None:
-        frames = frames * jnp.asarray(window(length, dtype=frames.dtype.name)).astype(frames.dtype)
+        frames = frames * jnp.asarray(window(length, dtype=tf.as_dtype(frames.dtype))).astype(frames.dtype)
     return jnp.fft.rfft(frames, number(fft_length))
 
 

@@ -15,6 +15,7 @@ import keras
 from jax import lax
 
 from keras_tpu_ext.dropin.functions.arguments import axes, number, numbers, tensor, tensors
+from keras_tpu_ext.dropin.functions.elementwise import absolute
 
 Array = Any
 _K = keras.ops
@@ -169,14 +170,19 @@ def weighted_cross_entropy(labels: Any, logits: Any, weight: Any) -> Array:
     """Return the cross entropy of each logit, with a weight for positive labels."""
     logits, labels, weight = tensors(logits, labels, weight)
     scale = 1 + (weight - 1) * labels
-    return (1 - labels) * logits + scale * (jnp.log1p(jnp.exp(-jnp.abs(logits))) + jax.nn.relu(-logits))
+    return (1 - labels) * logits + scale * (jnp.log1p(jnp.exp(-absolute(logits))) + jax.nn.relu(-logits))
 
 
 def softmax_cross_entropy(labels: Any, logits: Any, axis: Any) -> Array:
-    """Return the cross entropy of distributions."""
-    logits, labels = tensors(logits, labels)
-    loss = -jnp.sum(labels * jax.nn.log_softmax(_precise(logits), number(axis)), number(axis))
-    return loss.astype(logits.dtype)
+    """Return the cross entropy of distributions.
+
+    Its gradient is TensorFlow's, softmax - labels, also for labels that do not sum up to 1.
+    """
+    (logits, labels), axis = tensors(logits, labels), number(axis)
+    shifted = _precise(logits - lax.stop_gradient(jnp.max(logits, axis, keepdims=True)))
+    total = jax.nn.logsumexp(shifted, axis)
+    excess = (jnp.sum(labels, axis) - 1) * lax.stop_gradient(total)
+    return (total - jnp.sum(labels * shifted, axis) + excess).astype(logits.dtype)
 
 
 def sparse_softmax_cross_entropy(labels: Any, logits: Any) -> Array:

@@ -30,7 +30,7 @@ def is_in_layer() -> bool:
 
 
 def give_generator(layer: Any) -> Any:
-    """Return the generator of a layer or model, which is made if there is none; Keras's own seeds stay as they are."""
+    """Return the generator of a layer or model; if it is made here, Keras's own seeds stay as they are."""
     found = next((each for each in layer._flatten_layers() if hasattr(each, _GENERATOR)), None)
     if found is None:
         found = layer
@@ -54,7 +54,7 @@ def _next_key() -> Array:
         generator = give_generator(layer)
         if scope is None or in_symbolic_scope() or scope.get_current_value(generator.state) is not None:
             return _key(generator.next())
-    elif scope is None and jax.core.trace_state_clean():
+    elif scope is None and not isinstance(jnp.zeros(()), jax.core.Tracer):
         return _key(_without_layer().next())
     raise out_of_reach(
         what="a random function in a step that has no generator for it",
@@ -148,58 +148,55 @@ def _adjusted(name: str, both_signs: bool) -> Callable[..., Array]:
     return call
 
 
-# Functions of a key and what TensorFlow's are given, but for the seed.
-_RANDOM: dict[str, Callable[..., Array]] = {
-    "random.uniform": _uniform,
-    "random.normal": _normal,
-    "random.truncated_normal": _truncated_normal,
-    "random.gamma": _gamma,
-    "random.poisson": _poisson,
-    "random.shuffle": lambda key, x: jax.random.permutation(key, tensor(x)),
-    "random.categorical": _categorical,
-    "image.random_flip_left_right": lambda key, x: _flip(key, x, -2),
-    "image.random_flip_up_down": lambda key, x: _flip(key, x, -3),
-    "image.random_crop": _crop,
-    "image.random_brightness": _adjusted("brightness", True),
-    "image.random_contrast": _adjusted("contrast", False),
-    "image.random_saturation": _adjusted("saturation", False),
-    "image.random_hue": _adjusted("hue", True),
-}
-_SEED_SECOND = ("uniform", "normal", "truncated_normal", "gamma", "poisson")
-
-
 def _stateful(function: Callable[..., Array]) -> Callable[..., Array]:
-    """TensorFlow gives the seed last; one that is fixed would not be one in TensorFlow either, from call to call."""
+    """Return a function that is given a seed last, which does not make it repeat itself."""
     return lambda *values: function(_next_key(), *values[:-1])
 
 
-def _stateless(function: Callable[..., Array], at: int) -> Callable[..., Array]:
-    """Take the seed, which TensorFlow gives at this place, and leave out `alg`."""
-    return lambda *values: function(_key(values[at]), *values[:at], *values[at + 1 :])
+def _stateless(function: Callable[..., Array], at: int, has_alg: bool = False) -> Callable[..., Array]:
+    """Return a function that is given a seed at this place, and perhaps `alg` last."""
+
+    def call(*values: Any) -> Array:
+        values = values[:-1] if has_alg else values
+        return function(_key(values[at]), *values[:at], *values[at + 1 :])
+
+    return call
 
 
-def _names() -> dict[str, Callable[..., Any]]:
-    table: dict[str, Callable[..., Any]] = {"nn.dropout": dropout}
-    for name, function in _RANDOM.items():
-        table[name] = _stateful(function)
-        if name.startswith("image."):
-            at = {"image.random_crop": 2, "image.random_contrast": 3, "image.random_saturation": 3}.get(name)
-            at = at or (1 if "flip" in name else 2)
-            table[name.replace("random_", "stateless_random_")] = _stateless(function, at)
-    table.pop("random.shuffle_stateless", None)
-    return table
+def _shuffle(key: Array, x: Any) -> Array:
+    return jax.random.permutation(key, tensor(x))
 
 
-def _drop_alg(function: Callable[..., Array]) -> Callable[..., Array]:
-    return lambda *values: function(*values[:-1])
+# Functions of a key and what TensorFlow's are given, but for the seed; where the stateless ones are given theirs.
+_RANDOM: dict[str, tuple[Callable[..., Array], int | None]] = {
+    "random.uniform": (_uniform, 1),
+    "random.normal": (_normal, 1),
+    "random.truncated_normal": (_truncated_normal, 1),
+    "random.gamma": (_gamma, 1),
+    "random.poisson": (_poisson, 1),
+    "random.categorical": (_categorical, 2),
+    "random.shuffle": (_shuffle, None),
+    "image.random_flip_left_right": (lambda key, x: _flip(key, x, -2), 1),
+    "image.random_flip_up_down": (lambda key, x: _flip(key, x, -3), 1),
+    "image.random_crop": (_crop, 2),
+    "image.random_brightness": (_adjusted("brightness", True), 2),
+    "image.random_contrast": (_adjusted("contrast", False), 3),
+    "image.random_saturation": (_adjusted("saturation", False), 3),
+    "image.random_hue": (_adjusted("hue", True), 2),
+}
+_HAVE_ALG = ("random.uniform", "random.normal", "random.truncated_normal")
+
+
+def _stateless_name(name: str) -> str:
+    return name.replace("random.", "random.stateless_").replace("image.random_", "image.stateless_random_")
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **_names(),
-    "random.stateless_uniform": _drop_alg(_stateless(_uniform, 1)),
-    "random.stateless_normal": _drop_alg(_stateless(_normal, 1)),
-    "random.stateless_truncated_normal": _drop_alg(_stateless(_truncated_normal, 1)),
-    "random.stateless_gamma": _stateless(_gamma, 1),
-    "random.stateless_poisson": lambda shape, seed, rate, to: _poisson(_key(seed), shape, rate, to),
-    "random.stateless_categorical": _stateless(_categorical, 2),
+    "nn.dropout": dropout,
+    **{name: _stateful(function) for name, (function, _) in _RANDOM.items()},
+    **{
+        _stateless_name(name): _stateless(function, at, name in _HAVE_ALG)
+        for name, (function, at) in _RANDOM.items()
+        if at is not None
+    },
 }
