@@ -1,9 +1,9 @@
 """Modules and names of old Keras, under all spellings of Keras, led to where they are in Keras 3.
 
-`tools/migrate/tables/old_modules.py` has the names. `tensorflow.keras` and `tensorflow.python.keras`, TensorFlow's own
-copy of Keras 2, become other names of the modules of Keras 3, so that a class is one object everywhere. A module that is
-gone is one that looks its names up; a name that cannot be mapped is a class that refuses when it is used, since old
-programs import much that they do not use.
+`tools/migrate/tables/old_modules.py` has the names. `tensorflow.keras` and `tensorflow.python.keras`, TensorFlow's
+own copy of Keras 2, become other names of the modules of Keras 3, so that a class is one object everywhere. A module
+that is gone is one that looks its names up; a name that cannot be mapped is a class that refuses when it is used,
+since old programs import much that they do not use.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _OldModule(types.ModuleType):
             return getattr(today, name)
 
     def __dir__(self) -> list[str]:
-        return self.__all__  # type: ignore[no-any-return]
+        return self.__all__
 
 
 @functools.cache
@@ -199,8 +199,8 @@ def _look_up(spelled: str, old: str) -> Callable[[str], Any]:
 def _take_over_tensorflow() -> None:
     """Forget what has been imported under other spellings, so that the next import finds Keras 3.
 
-    TensorFlow's own modules keep what they have imported from its copy of Keras 2, and parts of that copy that have no
-    counterpart stay.
+    TensorFlow's own modules keep what they have imported from its copy of Keras 2, and parts of that copy that have
+    no counterpart stay.
     """
     importlib.import_module("tensorflow")
     for name in list(sys.modules):

@@ -43,8 +43,8 @@ def LossScaleOptimizer(optimizer: Any, loss_scale: Any = "dynamic") -> Any:  # n
     """
     if loss_scale != "dynamic":
         raise ValueError(
-            f"LossScaleOptimizer needs loss_scale='dynamic', since Keras 3 has no scale that stays; this is "
-            f"{loss_scale!r}. Write instead: optimizer.loss_scale_factor = {loss_scale!r}, without LossScaleOptimizer."
+            f"LossScaleOptimizer needs loss_scale='dynamic', since Keras 3 has no scale that stays; this "
+            f"is {loss_scale!r}. Write instead: optimizer.loss_scale_factor = {loss_scale!r}, without it."
         )
     return keras.mixed_precision.LossScaleOptimizer(optimizer)
 

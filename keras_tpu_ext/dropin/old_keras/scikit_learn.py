@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # type: ignore[import-not-found]
 except ImportError:  # Keras 2's did not need scikit-learn either
     BaseEstimator = ClassifierMixin = RegressorMixin = object
 
@@ -77,10 +77,10 @@ class _Wrapper:
 
     def _evaluate(self, x: Any, y: Any, kwargs: dict[str, Any]) -> dict[str, float]:
         arguments = self._chosen(keras.Sequential.evaluate, kwargs)
-        return self.model.evaluate(x, y, return_dict=True, **arguments)  # type: ignore[no-any-return]
+        return self.model.evaluate(x, y, return_dict=True, **arguments)
 
 
-class KerasClassifier(_Wrapper, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class KerasClassifier(_Wrapper, ClassifierMixin, BaseEstimator):
     """A classifier whose `score` is the model's accuracy."""
 
     def fit(self, x: Any, y: Any, **kwargs: Any) -> Any:
@@ -118,7 +118,7 @@ class KerasClassifier(_Wrapper, ClassifierMixin, BaseEstimator):  # type: ignore
         raise ValueError("score needs the accuracy. Write in build_fn: model.compile(..., metrics=['accuracy'])")
 
 
-class KerasRegressor(_Wrapper, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class KerasRegressor(_Wrapper, RegressorMixin, BaseEstimator):
     """A regressor whose `score` is the negative loss."""
 
     def predict(self, x: Any, **kwargs: Any) -> Any:

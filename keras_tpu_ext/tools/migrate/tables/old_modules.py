@@ -1,7 +1,7 @@
 """Modules and names of old Keras that Keras 3 has elsewhere, or not at all: plain data, read without Keras.
 
-`keras` stands for all its spellings: `tf.keras`, `tensorflow.keras`, `tensorflow.python.keras`, `keras.api`. A name of
-an old module is looked up in `OLD_NAMES`, then in `OUT_OF_REACH`, then in the module that `OLD_MODULES` gives for it.
+`keras` stands for all its spellings: `tf.keras`, `tensorflow.keras`, `tensorflow.python.keras`, `keras.api`. A name
+of an old module is looked up in `OLD_NAMES`, then in `OUT_OF_REACH`, then in the module that `OLD_MODULES` gives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ _MODULES = {
         engine engine.base_layer engine.base_layer_v1 engine.functional engine.input_layer engine.input_spec
         engine.keras_tensor engine.network engine.node engine.sequential engine.topology engine.training
         engine.training_v1 estimator api api._v1 api._v2""",
-    "keras.models": "engine.saving saving.save saving.legacy saving.legacy.save saving.model_config models.cloning models.experimental",
+    "keras.models": """
+        engine.saving saving.save saving.legacy saving.legacy.save saving.model_config models.cloning
+        models.experimental""",
     "keras.backend": "backend.tensorflow_backend backend.common backend.load_backend backend_config",
     "keras.losses": "objectives",
     "keras.callbacks": "callbacks.callbacks callbacks.experimental callbacks_v1 callbacks.tensorboard_v2",
@@ -28,8 +30,9 @@ _MODULES = {
         optimizer_v2.ftrl optimizer_v2.gradient_descent optimizer_v2.nadam optimizer_v2.optimizer_v2
         optimizer_v2.rmsprop optimizers.adadelta optimizers.adadelta_v2 optimizers.adagrad optimizers.adagrad_v2
         optimizers.adam optimizers.adam_v2 optimizers.adamax optimizers.adamax_v2 optimizers.adamw optimizers.ftrl
-        optimizers.gradient_descent_v2 optimizers.nadam optimizers.nadam_v2 optimizers.optimizer optimizers.optimizer_v2
-        optimizers.rmsprop optimizers.rmsprop_v2 optimizers.sgd optimizers.optimizer_experimental""",
+        optimizers.gradient_descent_v2 optimizers.nadam optimizers.nadam_v2 optimizers.optimizer
+        optimizers.optimizer_v2 optimizers.rmsprop optimizers.rmsprop_v2 optimizers.sgd
+        optimizers.optimizer_experimental""",
     "keras.optimizers.schedules": """
         experimental optimizer_v2.learning_rate_schedule optimizers.learning_rate_schedule
         optimizers.schedules.learning_rate_schedule""",
@@ -62,18 +65,29 @@ _MODULES = {
     f"{OURS}.scikit_learn": "wrappers.scikit_learn",
 }
 
+_IMAGE = """
+    DataFrameIterator DirectoryIterator ImageDataGenerator Iterator NumpyArrayIterator apply_affine_transform
+    apply_brightness_shift apply_channel_shift flip_axis random_brightness random_channel_shift random_rotation
+    random_shear random_shift random_zoom transform_matrix_offset_center"""
 _ENGINE = {
-    "InputLayer": "keras.layers.InputLayer",
-    "Wrapper": "keras.layers.Wrapper",
-    "Network": "keras.Model",
     "Container": "keras.Model",
     "Functional": "keras.src.models.functional.Functional",
+    "InputLayer": "keras.layers.InputLayer",
+    "Network": "keras.Model",
     "Node": "keras.src.ops.node.Node",
+    "Wrapper": "keras.layers.Wrapper",
     "get_source_inputs": "keras.utils.get_source_inputs",
 }
 
 # A name of today, and before it what it was called.
 _NAMES = {
+    "engine": _ENGINE,
+    "engine.topology": _ENGINE,
+    "engine.base_layer": {"Node": _ENGINE["Node"]},
+    "engine.functional": {"Functional": _ENGINE["Functional"]},
+    "engine.input_layer": {"InputLayer": _ENGINE["InputLayer"]},
+    "engine.network": {name: _ENGINE[name] for name in ("Container", "Network", "get_source_inputs")},
+    "engine.node": {"Node": _ENGINE["Node"]},
     "models": {
         "Input": "keras.Input",
         "Layer": "keras.Layer",
@@ -100,7 +114,6 @@ _NAMES = {
     "losses": {
         "cosine": "keras.losses.cosine_similarity",
         "cosine_proximity": "keras.losses.cosine_similarity",
-        "Reduction": "keras._tf_keras.keras.losses.Reduction",
     },
     "metrics": {
         "cosine": "keras.losses.cosine_similarity",
@@ -147,7 +160,7 @@ _NAMES = {
         "io_utils.ask_to_proceed_with_overwrite": "keras.src.utils.io_utils.ask_to_proceed_with_overwrite",
         "io_utils.print_msg": "keras.src.utils.io_utils.print_msg",
         "layer_utils.count_params": "keras.src.utils.summary_utils.count_params",
-        "losses_utils.ReductionV2": "keras._tf_keras.keras.losses.Reduction",
+        "losses_utils.ReductionV2": "keras.losses.Reduction",
         "tf_utils.shape_type_conversion": f"{OURS}.old_names.shape_type_conversion",
         "visualize_util.plot": "keras.utils.plot_model",
         "vis_utils.plot": "keras.utils.plot_model",
@@ -245,12 +258,7 @@ def _full(name: str) -> str:
 OLD_MODULES: dict[str, str] = {_full(old): new for new, olds in _MODULES.items() for old in olds.split()}
 """Each old module, and the module that has its names now."""
 
-_ENGINES = [old for old in OLD_MODULES if old.startswith("keras.engine")]
-_REGNETS = [
-    f"RegNet{kind}{size}"
-    for kind in "XY"
-    for size in ["002", "004", "006", "008", "016", "032", "040", "064", "080", "120", "160", "320"]
-]
+_REGNETS = [f"RegNet{kind}{size:03}" for kind in "XY" for size in (2, 4, 6, 8, 16, 32, 40, 64, 80, 120, 160, 320)]
 _RESNETS = [f"ResNetRS{depth}" for depth in (50, 101, 152, 200, 270, 350, 420)]
 
 OLD_NAMES: dict[str, str] = {
@@ -261,7 +269,6 @@ OLD_NAMES: dict[str, str] = {
         for olds, new in _SHORT.items()
         for old in olds.split()
     },
-    **{f"{module}.{old}": new for module in _ENGINES for old, new in _ENGINE.items()},
 }
 """Each old name of a module, old or of today, and where it is now."""
 
