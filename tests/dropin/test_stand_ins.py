@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -94,8 +95,8 @@ def test_layers_are_those_of_addons(case, expected):
     import jax
 
     name, arguments, x, weights = case
-    layer = cases.layer(tfa, keras.layers, name, arguments)
     x = keras.ops.convert_to_tensor(cases.DATA[x])
+    layer = cases.layer(tfa, keras.layers, name, arguments, x.shape)
     layer.build(x.shape)
     if weights is not None:
         cases.fill(layer)
@@ -140,3 +141,189 @@ def test_schedules_are_those_of_addons(case, expected):
     name, arguments = case
     schedule = getattr(tfa.optimizers, name)(**arguments)
     close([float(schedule(step)) for step in cases.SCHEDULE_STEPS], expected)
+
+
+def test_weight_normalization_trains_and_is_removed():
+    layer = tfa.layers.WeightNormalization(keras.layers.Dense(3))
+    model = keras.Sequential([keras.Input((6,)), layer])
+    model.compile("sgd", "mse")
+    x, y = cases.DATA["features"], np.ones((2, 3), "float32")
+    losses = model.fit(x, y, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    predictions = model.predict(x, verbose=0)
+    np.testing.assert_allclose(layer.remove()(x), predictions, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_with_addons_is_saved_and_trains(tmp_path):
+    model = keras.Sequential(
+        [keras.Input((6,)), tfa.layers.GroupNormalization(groups=3), keras.layers.Dense(3, activation="softmax")]
+    )
+    optimizer = tfa.optimizers.SWA(tfa.optimizers.Lookahead(tfa.optimizers.AdamW(1e-4, 0.05), 2), average_period=2)
+    model.compile(optimizer, "categorical_crossentropy", metrics=[tfa.metrics.F1Score(3, average="macro")])
+    x, y = np.repeat(cases.DATA["features"], 4, axis=0), cases.DATA["one_hot"]
+    checkpoint = tfa.callbacks.AverageModelCheckpoint(True, str(tmp_path / "average.weights.h5"), save_weights_only=True)
+    callbacks = [checkpoint, tfa.callbacks.TimeStopping(100)]
+    history = model.fit(x, y, epochs=3, verbose=0, callbacks=callbacks).history
+    assert history["loss"][-1] < history["loss"][0]
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-5)
+    assert again.optimizer.get_config() == optimizer.get_config()
+
+
+def test_bars_of_tqdm_and_time(capsys):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((8, 2), "float32")
+    callbacks = [tfa.callbacks.TQDMProgressBar(), tfa.callbacks.TimeStopping(0, verbose=1)]
+    model.fit(x, x[:, :1], epochs=3, batch_size=4, verbose=0, callbacks=callbacks)
+    printed = capsys.readouterr()
+    assert "Timed stopping at epoch 1" in printed.out
+    assert "Epoch 1/3" in printed.out
+    assert "loss: " in printed.err
+
+
+def test_weights_are_swapped_with_their_averages():
+    optimizer = tfa.optimizers.MovingAverage("sgd", average_decay=0.5)
+    variable = keras.Variable([1.0])
+    optimizer.apply_gradients([(np.ones(1, "float32"), variable)])
+    close(variable, [0.99])
+    optimizer.swap_weights()
+    close(variable, [0.995])
+    optimizer.swap_weights()
+    close(variable, [0.99])
+
+
+def test_any_optimizer_is_extended_with_weight_decay():
+    decaying = tfa.optimizers.extend_with_decoupled_weight_decay(keras.optimizers.RMSprop)
+    variable, alone = keras.Variable([2.0]), keras.Variable([1.8])
+    decaying(weight_decay=0.1, learning_rate=0.5).apply_gradients([(np.ones(1, "float32"), variable)])
+    keras.optimizers.RMSprop(0.5).apply_gradients([(np.ones(1, "float32"), alone)])
+    close(variable, alone)
+
+
+def test_a_weight_decay_that_reads_a_variable_of_tensorflow_is_refused():
+    rate = tf.Variable(0.1)
+    optimizer = tfa.optimizers.AdamW(weight_decay=lambda: 0.1 * rate)
+    with pytest.raises(OutOfReachError, match=r"lambda: 1e-4 \* schedule\(optimizer.iterations\)"):
+        optimizer.apply_gradients([(np.ones(1, "float32"), keras.Variable([2.0]))])
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "write"),
+    [
+        ("tensorflow_addons", "seq2seq", "a class of your own"),
+        ("tensorflow_addons.layers", "SpectralNormalization", "Write instead: keras.layers.SpectralNormalization"),
+        ("tensorflow_addons.layers", "CRF", "its stand-in has only FilterResponseNormalization"),
+        ("tensorflow_addons.optimizers", "ConditionalGradient", "a class of your own"),
+        ("efficientnet.tfkeras", "EfficientNetL2", "EfficientNetB7"),
+    ],
+)
+def test_a_name_without_a_stand_in_says_what_to_write(module, name, write):
+    with pytest.raises(OutOfReachError, match=rf"(?s){module}.{name} cannot run.*{write}"):
+        getattr(importlib.import_module(module), name)
+
+
+def test_names_are_imported_in_all_forms_and_told_once(capsys):
+    import efficientnet
+
+    from efficientnet.keras import EfficientNetB2
+    from tensorflow_addons.layers import Maxout as first
+    from tensorflow_addons.layers import Maxout
+
+    assert tfa.layers.Maxout is Maxout is first
+    assert EfficientNetB2 is not None
+    assert efficientnet.tfkeras is efn
+    assert capsys.readouterr().out.count("efficientnet.keras.EfficientNetB2 -> ") == 1
+    assert not hasattr(tfa, "__wrapped__")
+    assert tfa.__version__ == "0.23.0"
+
+
+@pytest.mark.parametrize(("number", "parameters", "last_drop"), [(0, 4_049_564, 0.175), (3, 10_783_528, 0.3125)])
+def test_efficientnets_have_the_parameters_of_the_package(number, parameters, last_drop):
+    model = getattr(efn, f"EfficientNetB{number}")(weights=None, include_top=False, input_shape=(64, 64, 3))
+    assert model.count_params() == parameters
+    assert model.name == f"efficientnet-b{number}"
+    drops = [layer.rate for layer in model.layers if layer.name.startswith("block") and layer.name.endswith("_drop")]
+    assert drops[-1] == pytest.approx(last_drop)  # 0.2 * 14 / 16 and 0.2 * 25 / 16: blocks of B0 are counted
+
+
+def test_an_efficientnet_is_kerass_without_preprocessing():
+    arguments = {"weights": None, "include_top": False, "input_shape": (64, 64, 3), "pooling": "avg"}
+    model, whole = efn.EfficientNetB0(**arguments), keras.applications.EfficientNetB0(**arguments)
+    values = np.random.default_rng(0)
+    weights = [values.random(w.shape).astype("float32") / max(np.prod(w.shape[:-1]), 1) ** 0.5 for w in model.weights]
+    model.set_weights(weights)
+    whole.set_weights([*whole.get_weights()[:3], *weights])
+    x = values.random((2, 64, 64, 3)).astype("float32")
+    expected = whole.predict(x * 255, verbose=0)
+    assert np.ptp(expected) > 1e-3
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_an_efficientnet_reads_a_file_of_keras_2(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    model = efn.EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=5)
+    with h5py.File(tmp_path / "efficientnet-b0_noisy-student.h5", "w") as file:
+        names = {"predictions": "probs"}  # the package's name of the last layer
+        layers = [names.get(layer.name, layer.name) for layer in model.layers]
+        file.attrs["layer_names"] = [name.encode() for name in layers]
+        file.attrs["keras_version"], file.attrs["backend"] = b"2.2.4", b"tensorflow"
+        for name, layer in zip(layers, model.layers, strict=True):
+            group = file.create_group(name)
+            group.attrs["weight_names"] = [f"{name}/{w.name}:0".encode() for w in layer.weights]
+            for weight in layer.weights:
+                group.create_dataset(f"{name}/{weight.name}:0", data=np.full(weight.shape, len(name) / 10, "float32"))
+    path = str(tmp_path / "efficientnet-b0_noisy-student.h5")
+    again = efn.EfficientNetB0(weights=path, input_shape=(32, 32, 3), classes=5)
+    np.testing.assert_allclose(again.get_layer("block1a_se_reduce").get_weights()[1], 1.7)
+    np.testing.assert_allclose(again.get_layer("predictions").get_weights()[0], 0.5)
+
+
+def test_an_efficientnet_begins_with_the_users_tensor():
+    inputs = keras.Input((64, 64, 1))
+    base = efn.EfficientNetB0(
+        weights=None, include_top=False, input_tensor=keras.layers.Conv2D(3, 1)(inputs), input_shape=(64, 64, 3)
+    )
+    assert base.inputs == [inputs]
+    assert base.count_params() == 4_049_564 + 6
+    assert len(base.layers) > 200
+
+
+def test_preprocessing_is_imagenets():
+    image = np.full((1, 2, 2, 3), 255, "uint8")
+    expected = (1 - np.array([0.485, 0.456, 0.406])) / [0.229, 0.224, 0.225]
+    np.testing.assert_allclose(efn.preprocess_input(image)[0, 0, 0], expected, rtol=1e-5)
+    data = tf.data.Dataset.from_tensors(image).map(lambda x: efn.preprocess_input(tf.cast(x, tf.float32)))
+    np.testing.assert_allclose(next(iter(data))[0, 0, 0], expected, rtol=1e-5)
+
+
+def test_weights_that_cannot_be_downloaded_name_the_file(monkeypatch):
+    from keras_tpu_ext.errors import KteError
+
+    def offline(*args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(keras.utils, "get_file", offline)
+    with pytest.raises(KteError, match="efficientnet-b0_noisy-student_notop.h5.*no network.*Attach a data set"):
+        efn.EfficientNetB0(weights="noisy-student", include_top=False, input_shape=(32, 32, 3))
+    with pytest.raises(ValueError, match="there is no file 'b0.h5'"):
+        efn.EfficientNetB0(weights="b0.h5", include_top=False, input_shape=(32, 32, 3))
+
+
+def test_the_place_of_data_is_the_folder(tmp_path, monkeypatch):
+    from kaggle_datasets import KaggleDatasets
+
+    from keras_tpu_ext.errors import KteError
+
+    monkeypatch.setenv("KTE_INPUT", str(tmp_path))
+    with pytest.raises(KteError, match=f"needs exactly one folder in {tmp_path} and found none"):
+        KaggleDatasets().get_gcs_path()
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / "00.tfrec").touch()
+    assert KaggleDatasets().get_gcs_path() == str(tmp_path / "flowers")
+    assert tf.io.gfile.glob(KaggleDatasets().get_gcs_path("flowers") + "/*.tfrec")
+    (tmp_path / "competitions" / "leaves").mkdir(parents=True)
+    assert KaggleDatasets().get_gcs_path("leaves") == str(tmp_path / "competitions" / "leaves")
+    with pytest.raises(KteError, match="needs a folder 'petals' .* and found competitions, flowers"):
+        KaggleDatasets().get_gcs_path("petals")

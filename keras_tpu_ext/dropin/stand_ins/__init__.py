@@ -44,6 +44,13 @@ tensorflow_addons.image: rotate transform translate translate_xy shear_x shear_y
 tensorflow_addons.callbacks: TQDMProgressBar TimeStopping AverageModelCheckpoint = addons_callbacks
 """
 
+# What a package's names are here, as it is told.
+_NEW = {
+    "efficientnet": "the network of keras.applications without preprocessing inside: its inputs are as before",
+    "kaggle_datasets": "the input folder",
+    "tensorflow_addons": "the mathematics of TensorFlow Addons 0.23, on Keras 3",
+}
+
 # What to write for a name that has no stand-in; of others, what is said of the whole package.
 _INSTEAD = {
     "tensorflow_addons": "the same in keras.ops, in a class of your own",
@@ -92,7 +99,7 @@ def _getter(module: str, names: dict[str, str]) -> Callable[[str], Any]:
         if f"{module}.{name}" in MODULES:
             return importlib.import_module(f"{module}.{name}")
         if name in names:
-            report.told(f"{module}.{name}", "the stand-in of keras_tpu_ext.dropin")
+            report.told(f"{module}.{name}", _NEW[module.partition(".")[0]])
             return getattr(importlib.import_module(f"{__name__}.{names[name]}"), name)
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")

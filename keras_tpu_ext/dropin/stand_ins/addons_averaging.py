@@ -35,8 +35,8 @@ class _Around(Addon, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     @property
     def variables(self) -> list[Any]:
-        """The variables of both optimizers."""
-        return [*self._variables, *self._optimizer.variables]
+        """The variables of both optimizers, each once: they have one count of steps."""
+        return list({id(variable): variable for variable in [*self._variables, *self._optimizer.variables]}.values())
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """The weights are decayed in `update_step`."""

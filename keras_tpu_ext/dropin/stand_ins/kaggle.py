@@ -34,7 +34,7 @@ class KaggleDatasets:
                 f"get_gcs_path() needs {wanted} in {root} and found {', '.join(found) or 'none'}. Attach the data set "
                 "(Add Input), or set the variable KTE_INPUT to the folder that has it."
             )
-        report.told("KaggleDatasets().get_gcs_path()", f"the folder, {folder}")
+        report.told("KaggleDatasets().get_gcs_path()", str(folder))
         return str(folder)
 
 

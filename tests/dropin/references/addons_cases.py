@@ -180,22 +180,22 @@ LAYERS = [
 ]
 
 
-def layer(addons, layers, name, arguments):
-    """Return a layer, with the one inside it."""
-    made = {
-        key: getattr(layers, value.name)(**value.arguments) if isinstance(value, Inner) else value
-        for key, value in arguments.items()
-    }
-    return getattr(addons.layers, name)(**made)
+def layer(addons, layers, name, arguments, shape):
+    """Return a layer; the one inside it is built and filled, as Addons keeps its first weights."""
+    arguments = dict(arguments)
+    if "layer" in arguments:
+        inner = arguments["layer"]
+        arguments["layer"] = getattr(layers, inner.name)(**inner.arguments)
+        arguments["layer"].build(shape)
+        fill(arguments["layer"])
+    return getattr(addons.layers, name)(**arguments)
 
 
 def fill(layer):
     """Give the weights that are numbers values that depend on their names and places only."""
     variables = {v.name.split("/")[-1].split(":")[0]: v for v in layer.trainable_variables}
-    for place, name in enumerate(sorted(variables)):
-        variable = variables[name]
-        size = int(np.prod(variable.shape))
-        values = np.sin(np.arange(size) + 1.3 + place) + 0.2
+    for name, variable in variables.items():
+        values = np.sin(np.arange(int(np.prod(variable.shape))) + 1.3 + ord(name[0])) + 0.2
         variable.assign(values.reshape(variable.shape).astype("float32"))
 
 

@@ -68,8 +68,8 @@ def metric_values(name, arguments, batches):
 
 def layer_values(name, arguments, x, weights):
     """Return the output of a layer, and the gradient of the sum of its squares."""
-    layer = cases.layer(tfa, tf.keras.layers, name, arguments)
     inputs = tf.constant(cases.DATA[x])
+    layer = cases.layer(tfa, tf.keras.layers, name, arguments, inputs.shape)
     layer.build(inputs.shape)
     if weights is not None:
         cases.fill(layer)
