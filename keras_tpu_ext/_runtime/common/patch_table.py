@@ -141,6 +141,7 @@ dropin/tensors.py
   process: jax.core.Tracer.shape: old programs read x.shape.as_list() and .rank
   process: jax.Array.shape: old programs read x.shape.as_list() and .rank
   process: keras.src.saving.serialization_lib.serialize_keras_object: a model with constants of TensorFlow is saved
+  process: keras.KerasTensor.__getitem__: a slice may end at a size that is not known yet
 dropin/dispatcher.py
   process: tensorflow.constant, print: these do not ask a dispatcher about JAX's values
   process: tensorflow.linalg.slogdet: it does not ask a dispatcher about JAX's values

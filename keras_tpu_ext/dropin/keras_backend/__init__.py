@@ -6,10 +6,9 @@ Replaced are those that need more, and added those that Keras 3 has dropped.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import importlib
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,6 @@ from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.dropin.keras_backend import variables
 from keras_tpu_ext.dropin.keras_backend.arrays import ARRAYS, normalize_batch_in_training
-from keras_tpu_ext.dropin.keras_backend.random import RANDOM, is_traced
 from keras_tpu_ext.dropin.keras_backend.variables import VARIABLES
 from keras_tpu_ext.dropin.patching import add, replace
 from keras_tpu_ext.dropin.report import mapped
@@ -78,7 +76,12 @@ def function(inputs: Any, outputs: Any, updates: Any = None, name: str | None = 
             write="keras.Model(inputs, outputs), called as model(x, training=False)",
         )
     model = keras.Model(inputs, outputs)
-    return lambda arrays: keras.tree.map_structure(variables.get_value, model(arrays))
+
+    def run(arrays: Any) -> Any:
+        found = keras.tree.map_structure(variables.get_value, model(arrays))
+        return [found] if isinstance(outputs, list) and not isinstance(found, list) else found
+
+    return run
 
 
 def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Any:
@@ -139,13 +142,13 @@ ADDED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _by_argument(name: str, *, in_traces: bool = False) -> Make:
-    """Return what makes a function that goes to the table with a JAX value, and in a trace if `in_traces` says so."""
+def _by_argument(name: str) -> Make:
+    """Return what makes a function that goes to the table with a JAX value."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            if tensors.has_jax_value((args, kwargs)) or (in_traces and _is_for_jax()):
+            if tensors.has_jax_value((args, kwargs)):
                 return tensors.call(_IN_TABLE + name, args, kwargs)
             return original(*args, **kwargs)
 
@@ -154,8 +157,18 @@ def _by_argument(name: str, *, in_traces: bool = False) -> Make:
     return make
 
 
-def _is_for_jax() -> bool:
-    return is_traced() and tf.executing_eagerly()
+def _switch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `switch` that calls functions of its own accord in a functional model, where they make its tensors."""
+    by_argument = _by_argument("switch")(original)
+
+    @functools.wraps(original)
+    def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
+        branches = [then_expression, else_expression]
+        if isinstance(condition, keras.KerasTensor):
+            branches = [one() if callable(one) else one for one in branches]
+        return by_argument(condition, *branches)
+
+    return switch
 
 
 def _outside_of_graphs(name: str, ours: Callable[..., Any]) -> Make:
@@ -178,7 +191,7 @@ def _makers() -> dict[str, Make]:
     """Return what makes each function that is replaced from Keras's own."""
     return {
         **{name: _by_argument(name) for name in ARRAYS},
-        **{name: _by_argument(name, in_traces=True) for name in RANDOM},
+        "switch": _switch,
         **{name: _outside_of_graphs(name, ours) for name, ours in VARIABLES.items()},
         **{name: functools.partial(lambda ours, original: ours, ours) for name, ours in ALWAYS.items()},
     }
@@ -186,16 +199,16 @@ def _makers() -> dict[str, Make]:
 
 def names() -> list[str]:
     """Return the names of all functions of `keras.backend` that old programs find."""
-    kept = [name for name, found in vars(legacy).items() if _is_function(name, found)]
-    return sorted({*kept, *ADDED})
-
-
-def _is_function(name: str, found: Any) -> bool:
-    return not name.startswith("_") and getattr(found, "__module__", None) == legacy.__name__
+    kept = [name for name, found in vars(legacy).items() if getattr(found, "__module__", None) == legacy.__name__]
+    return sorted({*(name for name in kept if not name.startswith("_")), *ALWAYS, *ADDED})
 
 
 def into(module: Any) -> None:
-    """Add to a module what Keras 2 had in `keras.backend` and it lacks."""
+    """Give a module what Keras 2 had in `keras.backend`."""
+    for name, make in _makers().items():
+        found = vars(module).get(name)
+        if module is legacy or found not in (None, getattr(legacy, name)):  # imported before, with Keras's own
+            replace(module, f"keras.src.legacy.backend.{name}", make)
     for name in names():
         add(module, name, ADDED.get(name) or getattr(legacy, name))
     add(module, "tf", tf)  # as in `K.tf`
@@ -203,10 +216,7 @@ def into(module: Any) -> None:
 
 def install() -> None:
     """Replace and add functions, in Keras's modules and in those of `tf.keras` that are loaded."""
-    TABLE.update({_IN_TABLE + name: ours for name, ours in {**ARRAYS, **RANDOM}.items()})
-    for name, make in _makers().items():
-        replace(legacy, f"keras.src.legacy.backend.{name}", make)
+    TABLE.update({_IN_TABLE + name: ours for name, ours in ARRAYS.items()})
     into(legacy)
     for module in ("keras.backend", "keras._tf_keras.keras.backend", "tensorflow.keras.backend"):
-        with contextlib.suppress(KeyError):
-            into(sys.modules[module])
+        into(importlib.import_module(module))

@@ -16,7 +16,7 @@ from keras import ops
 from keras.src.backend.common import global_state
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.keras_backend.random import is_traced
+from keras_tpu_ext.dropin.control import is_traced
 from keras_tpu_ext.dropin.report import told
 
 
@@ -177,7 +177,7 @@ def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
     """Choose `x` in training, else `alt`; either may be a function."""
     training = learning_phase() if training is None else training
     if keras.src.backend.in_symbolic_scope() and callable(x) and not training:
-        x()  # so that a random function in it finds its layer, see random.py
+        x()  # so that a random function in it gives its layer a generator, see functions/random.py
     chosen = x if training else alt
     return chosen() if callable(chosen) else chosen
 
