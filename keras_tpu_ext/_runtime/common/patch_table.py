@@ -179,6 +179,8 @@ dropin/control.py
   process: tensorflow.python.eager.polymorphic_function.polymorphic_function.Function.__call__:
     on JAX values it is the Python function
   process: jax.core.Tracer.__bool__: the error says what to write instead of AutoGraph
+  process: tensorflow.python.ops.resource_variable_ops.BaseResourceVariable.value, read_value, assign, assign_add,
+    assign_sub: a step of JAX would see one value for ever
 dropin/old_keras/modules.py
   process: keras._tf_keras.keras.layers.AlphaDropout, ThresholdedReLU: these compute with TensorFlow
 dropin/old_keras/optimizers.py

@@ -1,7 +1,8 @@
 """Optimizers as old Keras had them: `lr=`, `decay=`, `optimizer.lr`, `optimizers.legacy`, TensorFlow 1's.
 
-The rule of `decay` is that of `keras.optimizers.legacy`: step i runs at lr / (1 + decay * i), and `optimizer.lr` says lr.
-RMSprop and Adagrad add epsilon inside the root, as Keras does since 2.11; the legacy ones added it outside.
+The rule of `decay` is that of `keras.optimizers.legacy`: step i runs at lr / (1 + decay * i), and `optimizer.lr` says
+lr. Where Keras 2.11 changed an optimizer, the later one is meant: RMSprop and Adagrad add epsilon inside the root.
+Nadam is that of Keras 3: the momentum of the legacy one grew more slowly, and that of Keras 2.15 with each variable.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from keras_tpu_ext.dropin.report import mapped, told
 
 Method = Callable[..., Any]
 
-_NAMES = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD", "Optimizer")
+_NAMES = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD", "Optimizer", "AdamW")
 _WITHOUT_MEANING = {  # arguments of Keras 2.11 to 2.15 and of legacy optimizers, which files of models hold
     "is_legacy_optimizer": "nothing: there is one kind of optimizer",
     "jit_compile": "nothing: XLA compiles all of the step",
@@ -49,36 +50,25 @@ def install() -> None:
         "_backend_update_step": _with_decay,
         "get_config": _config_with_decay,
     }.items():
-        patching.replace(optimizer, f"keras.optimizers.Optimizer.{attribute}", make)
-    patching.replace(
+        spellings.replace(optimizer, f"keras.optimizers.Optimizer.{attribute}", make)
+    spellings.replace(
         keras.optimizers.LossScaleOptimizer, "keras.optimizers.LossScaleOptimizer.__init__", _with_loss_scale
     )
     patching.add(optimizer, "lr", property(_rate, _set_rate, doc="The learning rate: its old name."))
     patching.add(optimizer, "weights", property(lambda self: self.variables, doc="The variables: their old name."))
     patching.add(optimizer, "get_weights", _get_weights)
-    _add_modules()
-
-
-def _add_modules() -> None:
     classes = {name: getattr(keras.optimizers, name) for name in _NAMES}
-    spellings.add_module("optimizers.legacy", classes)
-    spellings.add_module("optimizers.experimental", {**classes, "AdamW": keras.optimizers.AdamW})
-    schedules = keras.optimizers.schedules
-    names = ("CosineDecay", "CosineDecayRestarts", "PolynomialDecay", "ExponentialDecay", "InverseTimeDecay")
-    spellings.add_names("experimental" if False else "optimizers.schedules", {n: getattr(schedules, n) for n in names})
-    from keras.src import optimizers  # the function that `compile` calls
-
-    patching.replace(optimizers, "keras.src.optimizers.get", _of_tensorflow_1)
-    for prefix in spellings.PREFIXES:
-        spelled = __import__(f"{prefix}.optimizers", fromlist=["get"])
-        patching.replace(spelled, "keras.optimizers.get", lambda _: optimizers.get)
+    for module in ("optimizers.legacy", "optimizers.experimental"):
+        spellings.add_module(module, classes)
 
 
 def _with_old_arguments(init: Method) -> Method:
     """Take `lr`, `decay` and what Keras 2 took as a number."""
 
-    def __init__(self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:
+    def initialize(self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:
         _refuse_old_subclass(type(self))
+        if type(self) is keras.optimizers.Nadam:
+            told("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
         if "lr" in kwargs:
             mapped("lr=", "learning_rate=")
             learning_rate = kwargs.pop("lr")
@@ -92,7 +82,7 @@ def _with_old_arguments(init: Method) -> Method:
         init(self, _number(learning_rate), *args, **kwargs)
         self._decay = decay
 
-    return __init__
+    return initialize
 
 
 def _check_decay(decay: float, learning_rate: Any) -> None:
@@ -157,7 +147,7 @@ def _config_with_decay(get_config: Method) -> Method:
 def _with_loss_scale(init: Method) -> Method:
     """Take what `mixed_precision.experimental.LossScaleOptimizer` took."""
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
         scale = kwargs.pop("loss_scale", "dynamic")
         if len(args) > 1 and isinstance(args[1], str):
             args, scale = (args[0], *args[2:]), args[1]
@@ -169,7 +159,7 @@ def _with_loss_scale(init: Method) -> Method:
             )
         init(self, *args, **kwargs)
 
-    return __init__
+    return initialize
 
 
 def _rate(self: Any) -> Any:
@@ -186,20 +176,17 @@ def _get_weights(self: Any) -> list[Any]:
     return [variable.numpy() for variable in self.variables]
 
 
-def _of_tensorflow_1(get: Method) -> Method:
-    """Take an optimizer of `tf.compat.v1.train`."""
-
-    def get_optimizer(identifier: Any = None, **kwargs: Any) -> Any:
-        kind = type(identifier)
-        if kind.__module__.startswith("tensorflow.") and hasattr(identifier, "compute_gradients"):
-            name = f"tf.compat.v1.train.{kind.__name__}"
-            if kind.__name__ not in _TF1:
-                raise out_of_reach(
-                    what=name, why="Keras 3 takes its own optimizers only", write="one of `tf.keras.optimizers`"
-                )
-            new, arguments = _TF1[kind.__name__]
-            told(name, f"keras.optimizers.{new}")
-            return getattr(keras.optimizers, new)(**{key: getattr(identifier, of) for key, of in arguments.items()})
-        return get(identifier)
-
-    return get_optimizer
+def of_tensorflow_1(optimizer: Any) -> Any:
+    """Return Keras's optimizer for one of `tf.compat.v1.train`, and any other as it is."""
+    name = type(optimizer).__name__
+    if not type(optimizer).__module__.startswith("tensorflow.") or not hasattr(optimizer, "compute_gradients"):
+        return optimizer
+    if name not in _TF1:
+        raise out_of_reach(
+            what=f"tf.compat.v1.train.{name}",
+            why="Keras 3 takes its own optimizers only",
+            write="one of `tf.keras.optimizers`",
+        )
+    new, arguments = _TF1[name]
+    told(f"tf.compat.v1.train.{name}", f"keras.optimizers.{new}")
+    return getattr(keras.optimizers, new)(**{key: getattr(optimizer, of) for key, of in arguments.items()})

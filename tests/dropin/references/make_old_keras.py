@@ -1,9 +1,9 @@
 """Old Keras code, and the numbers that it gave: written by Keras 2.15, compared by tests/dropin/test_old_*.py.
 
-    .envs/keras2-tf215/bin/python tests/dropin/references/make_old_keras.py   # writes old_keras.json and old_keras/*.h5
+    .envs/keras2-tf215/bin/python tests/dropin/references/make_old_keras.py
 
-Each case is a function without arguments that returns what JSON can hold; it is written as kernels of 2020 to 2022 were.
-Old optimizers are those of `optimizers.legacy` there: what `tf.keras.optimizers` was until TensorFlow 2.11.
+writes old_keras.json and the files in old_keras/. Each case is a function that returns what JSON can hold, written as
+kernels of 2020 to 2022 were. Optimizers are those of `optimizers.legacy`: `tf.keras.optimizers` until TensorFlow 2.11.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ OPTIMIZERS = {
     "Adagrad": {"lr": 0.5},
     "Adadelta": {"lr": 1.0},
     "Adamax": {"lr": 0.1, "decay": 0.1},
-    "Nadam": {"lr": 0.1},
-    "Ftrl": {"lr": 0.5},
+    "Ftrl": {"learning_rate": 0.5},
 }
 
 
@@ -38,7 +37,8 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
 
 def fill(model: tf.keras.Model) -> tf.keras.Model:
     """Fill the weights of a model with random numbers that depend on nothing but its shapes."""
-    model.set_weights([values(*w.shape, seed=i) for i, w in enumerate(model.get_weights())])
+    made = [values(*w.shape, seed=i) for i, w in enumerate(model.weights)]
+    model.set_weights([abs(m) if "variance" in w.name else m for m, w in zip(made, model.weights, strict=True)])
     return model
 
 
@@ -181,9 +181,7 @@ def loss_case(name: str) -> dict[str, object]:
     model.compile(tf.keras.optimizers.legacy.SGD(lr=0.01), loss=LOSSES[name]())
     weights = None if name == "scalar" else np.arange(8) / 4.0
     labels = np.arange(8) % 3 if "class" in name or "whole" in name else np.arange(8) / 3.0
-    history = model.fit(
-        values(8, 4), labels, sample_weight=weights, batch_size=4, epochs=2, shuffle=False, verbose=0
-    )
+    history = model.fit(values(8, 4), labels, sample_weight=weights, batch_size=4, epochs=2, shuffle=False, verbose=0)
     return {"history": rounded(history.history), "weights": [w.tolist() for w in model.get_weights()]}
 
 
@@ -244,7 +242,6 @@ def layers_case() -> dict[str, object]:
     """Return what layers with old arguments compute."""
     layers, backend = tf.keras.layers, tf.keras.backend
     backend.clear_session()
-    sequence = values(2, 6, 4)
     made = {
         "LSTM": layers.LSTM(3, implementation=2),
         "GRU": layers.GRU(3),
@@ -255,12 +252,14 @@ def layers_case() -> dict[str, object]:
         "LeakyReLU": layers.LeakyReLU(alpha=0.2),
         "Conv1D": layers.Conv1D(2, 3, padding="causal", kernel_regularizer=tf.keras.regularizers.l2(l=0.1)),
         "AveragePooling1D": layers.AveragePooling1D(),
+        "ConvLSTM1D": layers.ConvLSTM1D(2, 3),
         "Bidirectional": layers.Bidirectional(layers.LSTM(2, return_sequences=True)),
     }
     result = {}
     for name, layer in made.items():
-        model = tf.keras.Sequential([tf.keras.layers.InputLayer(input_shape=(6, 4)), layer])
-        result[name] = np.asarray(fill(model).predict(sequence, verbose=0)).tolist()
+        shape = (6, 4, 3) if "ConvLSTM" in name else (6, 4)
+        model = tf.keras.Sequential([tf.keras.layers.InputLayer(input_shape=shape), layer])
+        result[name] = np.asarray(fill(model).predict(values(2, *shape), verbose=0)).tolist()
     return result
 
 

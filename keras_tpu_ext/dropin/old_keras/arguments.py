@@ -1,0 +1,267 @@
+"""Arguments of layers, models, regularizers and inputs that Keras 2 took and Keras 3 does not."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src import activations
+from keras.src.models import functional, model
+
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.report import mapped, told
+
+Method = Callable[..., Any]
+
+# Arguments of any layer that change no number: the values that they may have (None: any), and what stands for them.
+_WITHOUT_MEANING: Mapping[str, tuple[tuple[object, ...] | None, str]] = {
+    "dynamic": (None, "nothing: the step is traced"),
+    "implementation": (None, "nothing: XLA chooses"),
+    "fused": (None, "nothing: XLA fuses"),
+    "virtual_batch_size": ((None,), "nothing"),
+    "time_major": ((False,), "nothing"),
+    "input_length": (None, "input_shape="),
+    "sparse": ((False, None), "nothing"),
+}
+_POOLS = ("AveragePooling1D", "AveragePooling2D", "AveragePooling3D")
+
+
+def install() -> None:
+    """Take old arguments."""
+    for target, name, make in (
+        (keras.layers.Layer, "keras.layers.Layer.__init__", _layer),
+        (keras.layers.Layer, "keras.layers.Layer._post_build", _setting_weights),
+        (keras.Operation, "keras.Operation.__init__", _without_slash),
+        (keras.layers.InputLayer, "keras.layers.InputLayer.__init__", _input_layer),
+        (keras.layers.Embedding, "keras.layers.Embedding.__init__", _embedding),
+        (keras.layers.BatchNormalization, "keras.layers.BatchNormalization.__init__", _batch_normalization),
+        (keras.layers.Lambda, "keras.layers.Lambda.__init__", _lambda),
+        (keras.layers.Dropout, "keras.layers.Dropout.__init__", functools.partial(_renamed, p="rate")),
+        (
+            keras.layers.LeakyReLU,
+            "keras.layers.LeakyReLU.__init__",
+            functools.partial(_renamed, alpha="negative_slope"),
+        ),
+        (keras.regularizers.L1, "keras.regularizers.L1.__init__", functools.partial(_renamed, l="l1")),
+        (keras.regularizers.L2, "keras.regularizers.L2.__init__", functools.partial(_renamed, l="l2")),
+        (model, "keras.src.models.model.functional_init_arguments", _knows_input),
+        (functional.Functional, "keras.src.models.functional.Functional.__init__", _functional),
+        (keras.Sequential, "keras.Sequential.__init__", _sequential),
+    ):
+        spellings.replace(target, name, make)
+    for name in _POOLS:
+        spellings.replace(getattr(keras.layers, name), f"keras.layers.{name}.__init__", _pool_of_two)
+    for name in ("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"):
+        spellings.replace(getattr(keras.layers, name), f"keras.layers.{name}.__init__", _conv_lstm)
+    spellings.replace(activations, "keras.src.activations.get", _get_activation)
+    for module in spellings.modules("activations"):
+        spellings.replace(module, "keras.activations.get", lambda _: activations.get)
+        spellings.replace(module, "keras.activations.hard_sigmoid", lambda _: hard_sigmoid)
+    for module in spellings.modules("regularizers"):
+        spellings.replace(module, "keras.regularizers.l1_l2", lambda _: l1_l2)
+
+
+def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Any:
+    """Return a regularizer with the defaults of Keras 2; those of Keras 3's `l1_l2` are 0."""
+    told(f"l1_l2(l1={l1}, l2={l2})", "L1L2, whose own defaults are 0")
+    return keras.regularizers.L1L2(l1=l1, l2=l2)
+
+
+@functools.wraps(activations.hard_sigmoid)  # it is saved by its name
+def hard_sigmoid(x: Any) -> Any:
+    """Return Keras 2's hard sigmoid, whose slope is 0.2; that of Keras 3 is 1/6."""
+    told("hard_sigmoid", "clip(0.2 * x + 0.5, 0, 1), as in Keras 2; that of Keras 3 has the slope 1/6")
+    return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+
+
+def _get_activation(stock: Method) -> Method:
+    original = activations.hard_sigmoid
+
+    def get(identifier: Any) -> Any:
+        found = stock(identifier)
+        return hard_sigmoid if found is original else found
+
+    return get
+
+
+def _conv_lstm(init: Method) -> Method:
+    """Give ConvLSTM layers the default of Keras 2."""
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) < 8:
+            kwargs.setdefault("recurrent_activation", "hard_sigmoid")
+        init(self, *args, **kwargs)
+
+    return initialize
+
+
+def _layer(init: Method) -> Method:
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.update(zip(("trainable", "name", "dtype", "dynamic"), args, strict=False))  # Keras 2's order
+        for name in _WITHOUT_MEANING.keys() & kwargs.keys():
+            _drop(type(self).__name__, name, kwargs.pop(name))
+        shape = kwargs.pop("batch_input_shape", None)
+        if shape is not None:
+            mapped("batch_input_shape=", "input_shape=")
+            kwargs["input_shape"] = tuple(shape)[1:]
+        if isinstance(kwargs.get("input_shape"), (int, np.integer)):
+            mapped("input_shape=n", "input_shape=(n,)")
+            kwargs["input_shape"] = (int(kwargs["input_shape"]),)
+        weights = kwargs.pop("weights", None)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Do not pass an `input_shape`")
+            init(self, **kwargs)
+        if weights is not None:
+            mapped("weights=", "set_weights")
+            vars(self)["_kte_weights"] = weights
+
+    return initialize
+
+
+def _drop(layer: str, name: str, value: object) -> None:
+    allowed, new = _WITHOUT_MEANING[name]
+    if allowed is not None and value not in allowed:
+        raise out_of_reach(
+            what=f"{layer}({name}={value!r})",
+            why="Keras 3 has no such argument",
+            write=f"the layer without {name}, on inputs that need none",
+        )
+    mapped(f"{name}=", new)
+
+
+def _setting_weights(post_build: Method) -> Method:
+    """Set the weights that a layer was made with, when it has variables."""
+
+    def set_and_post_build(self: Any) -> None:
+        weights = vars(self).pop("_kte_weights", None)
+        if weights is not None:
+            self.set_weights(list(weights))
+        post_build(self)
+
+    return set_and_post_build
+
+
+def _without_slash(init: Method) -> Method:
+    """Take "/" in a name, which Keras 3 refuses."""
+
+    def initialize(self: Any, name: Any = None) -> None:
+        if isinstance(name, str) and "/" in name:
+            told(f"the name {name!r}", repr(name.replace("/", "_")))
+            name = name.replace("/", "_")
+        init(self, name=name)
+
+    return initialize
+
+
+def _input_layer(init: Method) -> Method:
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        for old in ("input_shape", "batch_input_shape"):
+            if old in kwargs and args == () and not kwargs.get("shape"):
+                mapped(f"InputLayer({old}=)", "shape=" if old == "input_shape" else "batch_shape=")
+                kwargs["shape" if old == "input_shape" else "batch_shape"] = kwargs.pop(old)
+        kwargs.pop("type_spec", None)
+        shape = args[0] if args else kwargs.get("shape")
+        if isinstance(shape, (int, np.integer)):
+            mapped("Input(shape=n)", "Input(shape=(n,))")
+            kwargs["shape"] = (int(shape),)
+            args = ()
+        init(self, *args, **kwargs)
+
+    return initialize
+
+
+def _embedding(init: Method) -> Method:
+    def initialize(self: Any, input_dim: Any, output_dim: Any, *args: Any, **kwargs: Any) -> None:
+        length = kwargs.pop("input_length", None)
+        if length is not None:
+            mapped("Embedding(input_length=)", "input_shape=")
+        if not {"input_shape", "batch_input_shape"} & kwargs.keys():  # a Sequential was built at once
+            kwargs["input_shape"] = tuple(length) if isinstance(length, (tuple, list)) else (length,)
+        kwargs.pop("input_dim", None)
+        init(self, _whole(input_dim), _whole(output_dim), *args, **kwargs)
+
+    return initialize
+
+
+def _whole(size: Any) -> Any:
+    return int(size) if isinstance(size, (np.integer, float)) and int(size) == size else size
+
+
+def _batch_normalization(init: Method) -> Method:
+    def initialize(self: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> None:
+        if isinstance(axis, (list, tuple)):
+            if len(axis) != 1:
+                raise out_of_reach(
+                    what=f"BatchNormalization(axis={list(axis)})",
+                    why="Keras 3 normalises along one axis",
+                    write="a Reshape that joins the axes before the layer",
+                )
+            mapped("BatchNormalization(axis=[i])", "axis=i")
+            axis = axis[0]
+        if kwargs.pop("synchronized", False):
+            mapped("BatchNormalization(synchronized=)", "the exact step's statistics, which are of the whole batch")
+        init(self, axis, *args, **kwargs)
+
+    return initialize
+
+
+def _lambda(init: Method) -> Method:
+    """Take functions without a signature, `int` for instance."""
+
+    def initialize(self: Any, function: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            inspect.getfullargspec(function)
+        except TypeError:
+            mapped("Lambda(function without signature)", "Lambda(lambda x: function(x))")
+            made = function if function is not int else functools.partial(keras.ops.cast, dtype="int32")
+            init(self, lambda x: made(x), *args, **kwargs)
+        else:
+            init(self, function, *args, **kwargs)
+
+    return initialize
+
+
+def _renamed(init: Method, **names: str) -> Method:
+    """Take arguments under their old names."""
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        for old in names.keys() & kwargs.keys():
+            mapped(f"{type(self).__name__}({old}=)", f"{names[old]}=")
+            kwargs[names[old]] = kwargs.pop(old)
+        init(self, *args, **kwargs)
+
+    return initialize
+
+
+def _pool_of_two(init: Method) -> Method:
+    def initialize(self: Any, pool_size: Any = 2, *args: Any, **kwargs: Any) -> None:
+        init(self, pool_size, *args, **kwargs)
+
+    return initialize
+
+
+def _knows_input(stock: Method) -> Method:
+    def functional_init_arguments(args: Any, kwargs: Any) -> bool:
+        return bool(stock(args, kwargs)) or bool({"input", "output"} & kwargs.keys())
+
+    return functional_init_arguments
+
+
+def _functional(init: Method) -> Method:
+    return _renamed(init, input="inputs", output="outputs")
+
+
+def _sequential(init: Method) -> Method:
+    def initialize(self: Any, layers: Any = None, *args: Any, **kwargs: Any) -> None:
+        if args and isinstance(args[0], str):  # Keras 2's order
+            mapped("Sequential(layers, name)", "name=")
+            kwargs["name"], args = args[0], ()
+        init(self, layers, *args, **kwargs)
+
+    return initialize

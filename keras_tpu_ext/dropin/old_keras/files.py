@@ -1,0 +1,150 @@
+"""Files under the names that old programs give them.
+
+`.h5` and `.hdf5` are Keras 2's HDF5 files. A name without these endings was a TensorFlow checkpoint, or a folder of a
+SavedModel: weights go into `<name>.index`, an HDF5 file where TensorFlow has its own, so that
+`tf.train.latest_checkpoint` finds it; a model goes into `<folder>/model.keras`. Real checkpoints of TensorFlow are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import keras
+from keras.src.legacy.saving import legacy_h5_format
+
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.old_keras import checkpoints, spellings
+from keras_tpu_ext.dropin.report import mapped, told
+
+Method = Callable[..., Any]
+
+_IN_FOLDER = "model.keras"
+_ENDINGS = (".h5", ".hdf5", ".keras")
+_WITHOUT_MEANING = ("options", "signatures", "save_traces", "save_format")
+
+
+class Loaded:
+    """What `load_weights` returned for a checkpoint: all of it has been found, or an error has been raised."""
+
+    def expect_partial(self) -> Loaded:
+        """Return this object."""
+        return self
+
+    assert_consumed = assert_existing_objects_matched = expect_partial
+
+
+def install() -> None:
+    """Make old names of files work."""
+    for name, make in {"save": _save, "save_weights": _save_weights, "load_weights": _load_weights}.items():
+        spellings.replace(keras.Model, f"keras.Model.{name}", make)
+    for where in ("models", "saving"):
+        for module in spellings.modules(where):
+            spellings.replace(module, f"keras.{where}.load_model", _load_model)
+            spellings.replace(module, f"keras.{where}.save_model", lambda _: _save_model)
+
+
+def _save_model(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    """Save a model, as its method does."""
+    model.save(filepath, *args, **kwargs)
+
+
+def _save(stock: Method) -> Method:
+    def save(self: Any, filepath: Any, overwrite: bool = True, zipped: Any = None, **kwargs: Any) -> None:
+        path, wants = os.fspath(filepath), kwargs.get("save_format")
+        for name in _WITHOUT_MEANING:
+            if kwargs.pop(name, None) is not None:
+                mapped(f"model.save({name}=)", "nothing: the name says the format")
+        if path.endswith(_ENDINGS) and wants != "tf":
+            if path.endswith(".keras"):
+                kwargs.pop("include_optimizer", None)
+            stock(self, path, overwrite, **({} if zipped is None else {"zipped": zipped}), **kwargs)
+        elif wants == "h5":
+            legacy_h5_format.save_model_to_hdf5(self, path, overwrite, kwargs.get("include_optimizer", True))
+        else:
+            Path(path).mkdir(parents=True, exist_ok=True)
+            told("model.save(a folder)", f"{_IN_FOLDER} in that folder")
+            stock(self, str(Path(path) / _IN_FOLDER), overwrite)
+
+    return save
+
+
+def _save_weights(stock: Method) -> Method:
+    def save_weights(self: Any, filepath: Any, overwrite: bool = True, *args: Any, **kwargs: Any) -> None:
+        path, wants = os.fspath(filepath), kwargs.pop("save_format", None)
+        kwargs.pop("options", None)
+        if path.endswith((".weights.h5", ".weights.json")) and wants != "tf":
+            stock(self, path, overwrite, *args, **kwargs)
+            return
+        if not self.built:
+            raise ValueError(f"{self.name} has no weights yet: build it, or call it on data, before save_weights.")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith((".h5", ".hdf5", ".keras")) or wants == "h5":
+            mapped("save_weights(.h5)", "an HDF5 file as of Keras 2")
+            _write_hdf5(self, path)
+        else:
+            told("save_weights(a checkpoint)", "an HDF5 file under the name of its index")
+            _write_hdf5(self, f"{path}.index")
+            checkpoints.remember(path)
+
+    return save_weights
+
+
+def _write_hdf5(model: Any, path: str) -> None:
+    with h5py.File(path, "w") as file:
+        legacy_h5_format.save_weights_to_hdf5_group(file, model)
+
+
+def _load_weights(stock: Method) -> Method:
+    def load_weights(self: Any, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> Loaded:
+        path = os.fspath(filepath)
+        by_name = kwargs.pop("by_name", False)
+        kwargs.pop("options", None)
+        if os.path.isdir(path) and (Path(path) / _IN_FOLDER).exists():
+            path = str(Path(path) / _IN_FOLDER)
+        found = path if os.path.isfile(path) else f"{path}.index"
+        if not _is_hdf5(found):
+            if not path.endswith(_ENDINGS) and os.path.isfile(f"{path}.index"):
+                checkpoints.read(self, path)
+            else:
+                stock(self, path, skip_mismatch, **kwargs)
+            return Loaded()
+        with h5py.File(found, "r") as file:
+            group = legacy_h5_format.safe_get_h5_group(file, "model_weights") if "model_weights" in file else file
+            if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
+                stock(self, path, skip_mismatch, **kwargs)  # Keras 3's own
+            elif by_name or (skip_mismatch and by_name):
+                mapped("load_weights(by_name=True)", "layers of the same name")
+                legacy_h5_format.load_weights_from_hdf5_group_by_name(group, self, skip_mismatch)
+            else:
+                mapped("load_weights(.h5)", "an HDF5 file as of Keras 2")
+                legacy_h5_format.load_weights_from_hdf5_group(group, self, skip_mismatch)
+        return Loaded()
+
+    return load_weights
+
+
+def _is_hdf5(path: str) -> bool:
+    return os.path.isfile(path) and bool(h5py.is_hdf5(path))
+
+
+def _load_model(stock: Method) -> Method:
+    def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, **kwargs: Any) -> Any:
+        path = os.fspath(filepath)
+        kwargs.pop("options", None)
+        if (Path(path) / _IN_FOLDER).exists():
+            path = str(Path(path) / _IN_FOLDER)
+        elif (Path(path) / "saved_model.pb").exists():
+            raise out_of_reach(
+                what=f"load_model({path!r})",
+                why="a SavedModel is a TensorFlow graph",
+                write="keras.layers.TFSMLayer on the CPU, or the model's code and its weights in a .h5 file",
+            )
+        elif not path.endswith(_ENDINGS) and _is_hdf5(path):
+            return legacy_h5_format.load_model_from_hdf5(path, custom_objects, compile, **kwargs)
+        return stock(path, custom_objects=custom_objects, compile=compile, **kwargs)
+
+    return load_model

@@ -1,0 +1,158 @@
+"""Attributes and methods of layers and models that Keras 2 had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import tree
+from keras.src.layers import layer as layer_module
+
+from keras_tpu_ext.dropin import patching
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.report import mapped
+
+Method = Callable[..., Any]
+
+_ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")  # Keras 2's order
+
+
+class BuildShape(tuple[Any, ...]):
+    """A shape as `build` got it: a tuple with the methods of a `tf.TensorShape`."""
+
+    def as_list(self) -> list[int | None]:
+        """Return the sizes as a list."""
+        mapped("input_shape.as_list()", "list(input_shape)")
+        return list(self)
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self)
+
+    ndims = rank
+    dims = property(as_list)
+
+
+class _Default:
+    """An attribute of a class that instances may set to something else."""
+
+    def __init__(self, get: Callable[[Any], Any]) -> None:
+        self._get = get
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else self._get(instance)
+
+
+def install() -> None:
+    """Add what layers lack."""
+    layer, model = keras.layers.Layer, keras.Model
+    patching.add(layer, "input_shape", _Default(lambda self: _shapes(self.input)))
+    patching.add(layer, "output_shape", _Default(lambda self: _shapes(self.output)))
+    patching.add(layer, "uses_learning_phase", False)
+    patching.add(layer, "add_update", _add_update)
+    patching.add(layer, "reset_states", lambda self: self.reset_state() if hasattr(self, "reset_state") else None)
+    patching.add(layer, "updates", _Default(lambda self: []))
+    for target, name, make in (
+        (layer, "keras.layers.Layer.add_weight", _add_weight),
+        (layer, "keras.layers.Layer.add_metric", _add_metric),
+        (layer, "keras.layers.Layer.add_loss", _add_loss),
+        (model, "keras.Model.get_layer", _get_layer),
+        (layer_module, "keras.src.layers.layer.get_shapes_dict", _build_shapes),
+    ):
+        spellings.replace(target, name, make)
+    patching.add(model, "reset_states", _reset_states)
+
+
+def _shapes(tensors: Any) -> Any:
+    return tree.map_structure(lambda tensor: tuple(tensor.shape), tensors)
+
+
+def _add_update(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Do nothing: a variable is written where `assign` stands."""
+    mapped("add_update", "nothing: `assign` writes at once")
+
+
+def _reset_states(self: Any) -> None:
+    """Reset the states of recurrent layers."""
+    mapped("model.reset_states()", "reset_state() of each layer")
+    for layer in self._flatten_layers(include_self=False):
+        if getattr(layer, "stateful", False) and hasattr(layer, "reset_state"):
+            layer.reset_state()
+
+
+def _add_weight(stock: Method) -> Method:
+    def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], str):
+            mapped("add_weight(name, ...)", "add_weight(name=...)")
+            kwargs.update(zip(_ADD_WEIGHT, args, strict=False))
+            args = ()
+        for name in ("use_resource", "synchronization", "partitioner", "getter", "collections"):
+            if kwargs.pop(name, None) is not None:
+                mapped(f"add_weight({name}=)", "nothing")
+        if not isinstance(kwargs.get("aggregation", ""), str):
+            kwargs.pop("aggregation")
+        if "experimental_autocast" in kwargs:
+            kwargs["autocast"] = kwargs.pop("experimental_autocast")
+        if kwargs.get("trainable", True) is None:
+            kwargs["trainable"] = True
+        return stock(self, *args, **kwargs)
+
+    return add_weight
+
+
+def _add_metric(stock: Method) -> Method:
+    """Take the mean of a value over the batches of an epoch."""
+
+    def add_metric(self: Any, value: Any, aggregation: Any = None, name: str | None = None) -> None:
+        if isinstance(value, keras.KerasTensor):
+            raise out_of_reach(
+                what="model.add_metric(tensor)",
+                why="a tensor of a functional model is not known outside of it",
+                write="a layer whose call updates a metric, or compile(metrics=[...])",
+            )
+        mapped("add_metric", "a keras.metrics.Mean of the layer")
+        means = vars(self).setdefault("_kte_means", {})
+        if name not in means:
+            means[name] = keras.metrics.Mean(name=name)
+            self._tracker.unlock()
+            self._metrics.append(means[name])
+            self._tracker.lock()
+        means[name].update_state(value)
+
+    return add_metric
+
+
+def _add_loss(stock: Method) -> Method:
+    """Take functions without arguments, and plain numbers."""
+
+    def add_loss(self: Any, losses: Any, **kwargs: Any) -> None:
+        called = [loss() if callable(loss) else loss for loss in tree.flatten(losses)]
+        if kwargs:
+            mapped("add_loss(inputs=)", "add_loss")
+        stock(self, [loss if keras.ops.is_tensor(loss) else keras.ops.convert_to_tensor(loss) for loss in called])
+
+    return add_loss
+
+
+def _get_layer(stock: Method) -> Method:
+    def get_layer(self: Any, name: Any = None, index: Any = None) -> Any:
+        return stock(self, name.replace("/", "_") if isinstance(name, str) else name, index)
+
+    return get_layer
+
+
+def _build_shapes(stock: Method) -> Method:
+    """Give the user's `build` shapes that have `as_list`."""
+
+    def get_shapes_dict(call_spec: Any) -> dict[str, Any]:
+        shapes = stock(call_spec)
+        return {k: BuildShape(v) if type(v) is tuple and _is_shape(v) else v for k, v in shapes.items()}
+
+    return get_shapes_dict
+
+
+def _is_shape(value: tuple[Any, ...]) -> bool:
+    return all(size is None or isinstance(size, int) for size in value)
