@@ -135,7 +135,9 @@ class _Collector(cst.CSTVisitor):
         self._assign(node.target, node.value)
 
     def visit_For(self, node: cst.For) -> None:
-        self._assign(node.target, node.iter)
+        known = isinstance(node.iter, (cst.Tuple, cst.List))
+        for value in [one.value for one in node.iter.elements] if known else [node.iter]:  # type: ignore[attr-defined]
+            self._assign(node.target, value)
 
     def visit_With(self, node: cst.With) -> None:
         for item in node.items:

@@ -57,6 +57,8 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
     name = context.names.of(original.func)
     method = original.func.attr.value if isinstance(original.func, cst.Attribute) else ""
     made = updated
+    if context.roles.is_model_class(name):
+        made = _without_slash(context, original, made)
     if name.startswith("keras."):
         made = _with_arguments(context, original, made, _arguments_of(moved(name).name or name))
         made = _saves_weights(context, original, made, name)
@@ -119,6 +121,20 @@ def _with_arguments(context: Context, original: cst.Call, updated: cst.Call, tab
         if new != "-":
             args.append(_input_shape(arg) if new == "input_shape" else arg.with_changes(keyword=cst.Name(new)))
     return updated.with_changes(args=_without_last_comma(updated, args)) if changed else updated
+
+
+def _without_slash(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
+    """Return a call without "/" in `name=`, which Keras 3 refuses."""
+    args = []
+    for arg in updated.args:
+        text = arg.value
+        if m.matches(arg.keyword, m.Name("name")) and isinstance(text, cst.SimpleString) and "/" in text.value:
+            context.mapped(original, text.value, text.value.replace("/", "_"))
+            arg = arg.with_changes(value=text.with_changes(value=text.value.replace("/", "_")))
+        args.append(arg)
+    return (
+        updated if all(a is b for a, b in zip(args, updated.args, strict=True)) else updated.with_changes(args=args)
+    )
 
 
 def _input_shape(arg: cst.Arg) -> cst.Arg:

@@ -27,7 +27,8 @@ _OF_DATASETS = (
 _IN_MODEL_KEYWORDS = ("activation", "recurrent_activation", "function", "fn", "loss", "metrics", "weighted_metrics")
 _IN_MODEL_ENDS = ("_initializer", "_regularizer", "_constraint")
 _WRAPPERS = ("functools.partial", "tf.function", "tf.autograph.experimental.do_not_convert")
-_NEUTRAL = ("get_custom_objects", "custom_objects", "update", "CustomObjectScope", "custom_object_scope", "print")
+_CUSTOM_OBJECTS = ("get_custom_objects", "CustomObjectScope", "custom_object_scope")
+_NEUTRAL = ("print", "append", "type", "isinstance")
 
 
 class Roles:
@@ -117,13 +118,22 @@ class Roles:
         of_keras = name.startswith("keras.") and self.is_model_class(name)
         for arg in call.args:
             keyword = arg.keyword.value if arg.keyword is not None else ""
-            if method == "compile" or method in ("add_loss", "add_metric") or of_keras:
+            if keyword == "custom_objects" or self._takes_custom_objects(call):
+                self._mark(arg.value, MODEL)
+            elif method in ("compile", "add_loss", "add_metric") or of_keras:
                 in_model = keyword in _IN_MODEL_KEYWORDS or keyword.endswith(_IN_MODEL_ENDS) or not keyword
                 self._mark(arg.value, MODEL if in_model else EAGER)
             elif method in _OF_DATASETS:
                 self._mark(arg.value, DATA)
-            elif method not in _NEUTRAL and keyword not in _NEUTRAL and name not in _WRAPPERS:
+            elif method not in _NEUTRAL and name not in _WRAPPERS:
                 self._mark(arg.value, EAGER, only_functions=True)
+
+    def _takes_custom_objects(self, call: cst.Call) -> bool:
+        """Return whether a call registers functions that models use: `get_custom_objects().update({...})`."""
+        function = call.func
+        if isinstance(function, cst.Attribute) and isinstance(function.value, cst.Call):
+            function = function.value.func
+        return self.names.of(function).rpartition(".")[2] in _CUSTOM_OBJECTS
 
     def _mark(self, node: cst.BaseExpression, role: str, *, only_functions: bool = False, depth: int = 4) -> None:
         """Give a role to the functions that an expression evaluates to."""

@@ -34,6 +34,7 @@ class Strategies:
         self._setup_calls: list[cst.Call] = []
         self._resolvers: set[str] = set()
         self._functions: set[str] = set()
+        self._flags: set[str] = set()  # variables that only say what was found
         collector = _Collector(self._names)
         context.wrapper.module.visit(collector)
         self._setup_calls, self._other = collector.calls, collector.references
@@ -101,7 +102,9 @@ class Strategies:
             if any(id(statement) in {id(node) for node in _all_nodes(other)} for other in self.statements):
                 continue
             if self._has_setup(statement) and self._is_setup(statement):
-                self.statements[statement] = self._replacement(statement)
+                new = self._replacement(statement)
+                again = any(other in body for other, code in self.statements.items() if code == new)
+                self.statements[statement] = "" if again else new
 
     def _has_setup(self, node: cst.CSTNode) -> bool:
         calls = {id(call) for call in self._setup_calls}
@@ -155,6 +158,9 @@ class Strategies:
                     or self.is_strategy(node.value)
                     or (isinstance(node.value, cst.Call) and self._names.of(node.value.func) in TPU)
                 )
+            if name.startswith(".") and isinstance(node.value, (cst.SimpleString, cst.Name)):
+                self._flags.add(name)
+                return True
             return name.startswith(".") and self._is_address(name, node.value)
         return False
 
@@ -177,7 +183,7 @@ class Strategies:
 
     def _check_uses(self, inside: set[int]) -> None:
         """Look at each use of a strategy, or of a resolver, outside what is replaced."""
-        for name in (*self.variables, *self._resolvers):
+        for name in (*self.variables, *self._resolvers, *self._flags):
             for node in self._context.roles.loads.get(name, ()):
                 if id(node) not in inside and not self._is_understood(node, name in self.variables):
                     place = self._context.program.place(self._context.line(node))
@@ -190,8 +196,8 @@ class Strategies:
             if node is parent.attr:
                 return True  # another object's attribute of this name
             return is_strategy and parent.attr.value in STRATEGY_ATTRIBUTES
-        if not is_strategy:
-            return False
+        if not is_strategy:  # a flag may be set, where nothing asks for it
+            return isinstance(parent, cst.AssignTarget) and self._names.of(node) in self._flags
         if isinstance(parent, cst.Arg):
             call = self._context.parents.get(parent)
             named = parent.keyword is node

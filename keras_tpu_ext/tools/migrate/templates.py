@@ -92,11 +92,19 @@ def _bind(form: Form, call: cst.Call) -> dict[str, cst.BaseExpression] | None:
         if not m.matches(arg.value, m.Name("None")):
             given[name] = arg.value
     for name, code in form.when:
-        if name not in given or cst.Module([]).code_for_node(given.pop(name)) != code:
+        if name not in given or not _is_value(given[name], code):
             return None
+        if code != "INT":
+            del given[name]
     collector = _Required(form)
     form.expression.visit(collector)
     return given if collector.required <= given.keys() and given.keys() <= collector.used else None
+
+
+def _is_value(value: cst.BaseExpression, code: str) -> bool:
+    if code == "INT":
+        return isinstance(value, cst.Integer)
+    return cst.Module([]).code_for_node(value).replace("'", '"') == code
 
 
 def _renamed(form: Form, call: cst.Call) -> cst.Call | None:

@@ -25,6 +25,7 @@ constant: convert_to_tensor(value, dtype=dtype)
 cos: cos(x)
 cumsum: cumsum(x, axis=axis or 0)
 cumprod: cumprod(x, axis=axis or 0)
+dot: dot(x, y)
 elu: elu(x, alpha=alpha)
 equal: equal(x, y)
 exp: exp(x)
@@ -78,7 +79,7 @@ transpose: transpose(x)
 var: var(x, axis=axis, keepdims=keepdims)
 zeros: zeros(shape, dtype=dtype)
 zeros_like: zeros_like(x, dtype=dtype)
-count_params, ctc_batch_cost, ctc_decode, depthwise_conv2d, dot, dropout, dtype, eval, foldl, foldr, function:
+count_params, ctc_batch_cost, ctc_decode, depthwise_conv2d, dropout, dtype, eval, foldl, foldr, function:
 get_value, gradients, identity, in_top_k, in_train_phase, is_keras_tensor, learning_phase, logsumexp, map_fn:
 moving_average_update, name_scope, pool2d, pool3d, print_tensor, random_bernoulli, random_normal, random_uniform, repeat:
 resize_images, rnn, set_learning_phase, set_value, slice, spatial_2d_padding, switch, temporal_padding, truncated_normal:

@@ -4,7 +4,7 @@ A key is the function's canonical name without `tf.`. A value is Python: functio
 `keras.ops`, all other names are TensorFlow's parameters, in TensorFlow's order unless the order stands before `->`
 (`-` is one that has no counterpart). A keyword argument is left out where the parameter is not given; `axis or 0` is 0
 there. `name=` is always left out. `=f` is the function `f` with the same arguments. Behind `|`, forms for calls in
-which parameters have certain values. Nothing: the drop-in has this function, but no one line says the same.
+which parameters have certain values, `INT` any whole number. Nothing: the drop-in has this function, but no one line says the same.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ reverse: flip(tensor, axis=axis)
 roll: roll(input, shift, axis=axis)
 shape: shape(input)
 size: size(input)
-sort: sort(values, axis=axis)
-argsort: argsort(values, axis=axis)
+sort: values axis direction -> sort(values, axis=axis) | direction="DESCENDING": flip(sort(values), axis=-1)
+argsort: values axis direction stable -> argsort(values, axis=axis) | direction="DESCENDING": argsort(-values)
+split: | num_or_size_splits=INT: split(value, num_or_size_splits, axis=axis or 0)
 squeeze: squeeze(input, axis=axis)
 stack: stack(values, axis=axis)
 unstack: unstack(value, num=num, axis=axis)
@@ -51,7 +52,7 @@ broadcast_to: broadcast_to(input, shape)
 einsum: =einsum
 meshgrid: =meshgrid
 norm: tensor - axis keepdims -> norm(tensor, axis=axis, keepdims=keepdims)
-boolean_mask, gather_nd, scatter_nd, searchsorted, sequence_mask, slice, split, tensor_scatter_nd_update:
+boolean_mask, gather_nd, scatter_nd, searchsorted, sequence_mask, slice, tensor_scatter_nd_update:
 image.resize: keras.ops.image.resize(images, size)
 image.flip_left_right: flip(image, axis=-2)
 image.rgb_to_grayscale: keras.ops.image.rgb_to_grayscale(images)
@@ -59,7 +60,7 @@ linalg.band_part: | num_lower=-1 num_upper=0: tril(input) | num_lower=0 num_uppe
 linalg.det: det(input)
 linalg.inv: inv(input)
 linalg.trace: trace(x, axis1=-2, axis2=-1)
-linalg.matmul: matmul(a, b) | transpose_b=True: matmul(a, swapaxes(b, -1, -2))
+linalg.matmul: a b transpose_a transpose_b -> matmul(a, b) | transpose_b=True: matmul(a, swapaxes(b, -1, -2))
   | transpose_a=True: matmul(swapaxes(a, -1, -2), b)
 linalg.diag, linalg.diag_part, linalg.matvec, linalg.set_diag:
 math.abs: abs(x)
