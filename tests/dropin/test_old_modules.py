@@ -1,6 +1,5 @@
 """Modules and names of old Keras, under all its spellings."""
 
-import copy
 import importlib
 import importlib.util
 import json
@@ -8,6 +7,7 @@ import pickle
 import pkgutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import keras
@@ -40,13 +40,15 @@ def spelled(old):
 @pytest.mark.parametrize("old", OLD_MODULES)
 def test_an_old_module_is_one_object_with_the_names_of_today(old):
     today = importlib.import_module(OLD_MODULES[old])
-    modules = [importlib.import_module(one) for one in spelled(old)]
+    modules = [importlib.import_module(one) for one in spelled(old) if one != OLD_MODULES[old]]
     assert len(set(map(id, modules))) == 1
-    names = [name for name in vars(today) if name[0] != "_"]
+    names = {
+        name for name, value in vars(today).items() if name[0] != "_" and not isinstance(value, types.ModuleType)
+    }
     assert names
     for name in names:
-        here = getattr(modules[0], name)
-        assert here is getattr(today, name) or f"{old}.{name}" in {**OLD_NAMES, **OLD_MODULES}
+        path = OLD_NAMES.get(f"{old}.{name}", f"{today.__name__}.{name}")
+        assert getattr(modules[0], name) is found(path)
 
 
 @pytest.mark.parametrize("old", OLD_NAMES)
@@ -83,7 +85,7 @@ from keras.utils import np_utils; np_utils.to_categorical is keras.utils.to_cate
 from keras.utils.np_utils import to_categorical; to_categorical is keras.utils.to_categorical
 from keras.engine.topology import Layer, Input; (Layer, Input) == (keras.Layer, keras.Input)
 from keras.engine import Model; Model is keras.Model
-from keras.preprocessing.text import Tokenizer as T; import tensorflow as tf; T is tf.keras.preprocessing.text.Tokenizer
+from keras.preprocessing import text; from tensorflow.keras.preprocessing.text import Tokenizer as T; T is text.Tokenizer
 import keras.backend.tensorflow_backend as KTF; import keras.backend as K; KTF.epsilon is K.epsilon
 from tensorflow.python.keras.utils.vis_utils import plot_model; plot_model is keras.utils.plot_model
 from tensorflow.python.keras import backend as K; import tensorflow as tf; K is tf.keras.backend
@@ -156,7 +158,16 @@ def test_modules_can_be_reloaded_walked_and_copied():
     assert "keras.engine" not in walked
     assert pickle.loads(pickle.dumps(core.Dense)) is keras.layers.Dense
     assert "Dense" in dir(core)
-    assert copy.copy(core).Dense is keras.layers.Dense
+
+
+@pytest.mark.parametrize("root", ["keras_preprocessing", *(f"{s}.preprocessing" for s in (*SPELLINGS, "keras.src"))])
+def test_a_pickled_tokenizer_of_any_age_is_read(root):
+    text = importlib.import_module("tensorflow.keras.preprocessing.text")
+    tokenizer = text.Tokenizer()
+    tokenizer.fit_on_texts(["a b"])
+    now = text.Tokenizer.__module__
+    data = pickle.dumps(tokenizer, protocol=0).replace(now.encode(), f"{root}.text".encode())
+    assert pickle.loads(data).texts_to_sequences(["b a"]) == [[2, 1]]
 
 
 def test_tensorflow_keeps_its_own_copy():
@@ -201,6 +212,7 @@ def assert_same(value, expected, at=""):
         assert value == expected, at
 
 
+@pytest.mark.filterwarnings("ignore:Please import `affine_transform`:DeprecationWarning")  # Keras's own import
 @pytest.mark.parametrize(
     "case", ["tokenizer", "sequences", "generator", "augmented", "directory", "utils", "losses", "layers"]
 )
@@ -226,7 +238,8 @@ def test_a_model_trains_on_a_generator():
     model = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Flatten(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     weights = model.get_weights()
-    losses = model.fit(flow, epochs=2, verbose=0).history["loss"]
+    assert np.asarray(flow.next()[0]) == pytest.approx(x[:4] * 0.5)
+    losses = model.fit(flow, epochs=2, shuffle=False, verbose=0).history["loss"]
     model.set_weights(weights)
     arrays = model.fit(x * 0.5, y, batch_size=4, shuffle=False, epochs=2, verbose=0).history["loss"]
     assert losses == pytest.approx(arrays, rel=1e-5)
@@ -254,10 +267,8 @@ def test_functions_that_keras_3_has_not(capsys):
     assert "dense" in "".join(lines)
     config = {"class_name": "Sequential", "config": model.get_config()}
     assert keras.models.model_from_config(config).count_params() == model.count_params()
-    with pytest.raises(ValueError, match=r"needs a dict with `class_name`.*Sequential\.from_config"):
-        keras.models.model_from_config([])
     experimental = keras.mixed_precision.experimental
-    assert experimental.LossScaleOptimizer(keras.optimizers.SGD(), "dynamic").inner_optimizer.name == "SGD".lower()
+    assert experimental.LossScaleOptimizer(keras.optimizers.SGD(), "dynamic").inner_optimizer.momentum == 0
     with pytest.raises(ValueError, match="loss_scale_factor = 128"):
         experimental.LossScaleOptimizer(keras.optimizers.SGD(), 128)
 

@@ -51,6 +51,7 @@ def install() -> None:
     sys.meta_path.append(_Finder(front=False))
     _look_up_missing_names()
     _take_over_tensorflow()
+    patching.add(_old_name("keras.preprocessing.image.Iterator"), "next", lambda self: next(self))
     tf_layers = sys.modules[f"{_TF_KERAS}.layers"]  # two layers there compute with TensorFlow
     alpha_dropout = sys.modules["keras.layers"].AlphaDropout
     patching.replace(tf_layers, f"{_TF_KERAS}.layers.AlphaDropout", lambda _: alpha_dropout)

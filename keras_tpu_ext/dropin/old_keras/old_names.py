@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -22,16 +21,6 @@ def multi_gpu_model(model: Any, gpus: Any = None, **_: Any) -> Any:
 def print_summary(model: Any, line_length: int | None = None, positions: Any = None, print_fn: Any = None) -> None:
     """Print `model.summary()`."""
     model.summary(line_length=line_length, positions=positions, print_fn=print_fn)
-
-
-def model_from_config(config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Any:
-    """Return the model that a config describes, which has its class and its own config."""
-    if not isinstance(config, dict) or "class_name" not in config:
-        raise ValueError(
-            f"model_from_config needs a dict with `class_name` and `config`; this is {config!r:.80}. "
-            "Write instead: keras.Model.from_config(config), or keras.Sequential.from_config(config)."
-        )
-    return keras.models.model_from_json(json.dumps(config), custom_objects=custom_objects)
 
 
 def LossScaleOptimizer(optimizer: Any, loss_scale: Any = "dynamic") -> Any:  # noqa: N802, it was a class

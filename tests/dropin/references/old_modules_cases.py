@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def sequences():
         "padded": sequence.pad_sequences(rows, 4),
         "after": sequence.pad_sequences(rows, 4, padding="post", truncating="post", value=-1.0, dtype="float32"),
         "longest": sequence.pad_sequences(rows),
-        "skipgrams": sequence.skipgrams([1, 2, 0, 3, 4], 5, window_size=2, seed=7),
+        "skipgrams": random.seed(5) or sequence.skipgrams([1, 2, 0, 3, 4], 5, window_size=2, seed=7),
         "table": sequence.make_sampling_table(6),
         "series": [list(series[i]) for i in range(len(series))],
     }
@@ -57,7 +58,7 @@ def generator():
     plain = image.ImageDataGenerator(rescale=1 / 255, validation_split=0.3)
     train = plain.flow(_images(), np.arange(7) % 2, batch_size=2, shuffle=False, subset="training")
     valid = plain.flow(_images(), np.arange(7) % 2, batch_size=2, shuffle=False, subset="validation")
-    fitted = image.ImageDataGenerator(featurewise_center=True, samplewise_std_normalization=True)
+    fitted = image.ImageDataGenerator(featurewise_center=True, featurewise_std_normalization=True)
     fitted.fit(_images())
     return {
         "train": [[x.sum((1, 2)), y] for x, y in (train[i] for i in range(len(train)))],

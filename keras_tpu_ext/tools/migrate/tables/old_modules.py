@@ -91,7 +91,7 @@ _NAMES = {
     "models": {
         "Input": "keras.Input",
         "Layer": "keras.Layer",
-        "model_from_config": f"{OURS}.old_names.model_from_config",
+        "model_from_config": "keras.src.legacy.saving.saving_utils.model_from_config",
     },
     "layers": {
         "AbstractRNNCell": "keras.Layer",
