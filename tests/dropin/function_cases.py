@@ -164,7 +164,7 @@ CASES: dict[str, list[Case]] = {
     "convert_to_tensor": [case(f(2)), case([[1.0, 2.0]]), case(i(3), dtype="int32")],
     "identity": [case(f(2))],
     "stop_gradient": [case(f(2))],
-    "shape": [case(f(2, 3)), case(f(), "int64")],
+    "shape": [case(f(2, 3)), case(f(3), "int64")],
     "size": [case(f(2, 3))],
     "rank": [case(f(2, 3))],
     "ensure_shape": [case(f(2, 3), [None, 3])],

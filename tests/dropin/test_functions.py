@@ -1,9 +1,11 @@
 """The drop-in's functions give what TensorFlow's give: values, dtypes and gradients, traced by `jax.jit`."""
 
 import functools
+import random
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +14,7 @@ from tensorflow.python.util import tf_export
 from dropin.function_cases import CASES, OUT_OF_REACH, RANDOM
 from keras_tpu_ext.dropin.errors import OutOfReachError
 from keras_tpu_ext.dropin.functions import ROOMS, TABLE
+from keras_tpu_ext.dropin.functions.random import give_generator
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -103,6 +106,24 @@ def test_it_gives_what_tensorflow_gives(name):
             np.testing.assert_allclose(ours, theirs, rtol=case.rtol, atol=case.rtol, err_msg=str(case[:2]))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_tensorflows_own_function_gives_it_too(name):
+    cases = [case for case in CASES[name] if arrays_of(case)]
+
+    @jax.jit
+    def all_cases(arrays):
+        functions = (TABLE[name], of_tensorflow(name))
+        return [
+            [list(map(jnp.asarray, called(function, case, of_case))) for function in functions]
+            for case, of_case in zip(cases, arrays, strict=True)
+        ]
+
+    for of_table, of_dispatcher in all_cases([arrays_of(case) for case in cases]):
+        for ours, theirs in zip(of_table, of_dispatcher, strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", OUT_OF_REACH)
 def test_what_depends_on_data_is_told(name):
     for case in OUT_OF_REACH[name]:
@@ -120,6 +141,71 @@ def test_random_numbers_have_the_distribution(name):
     ours, theirs = np.asarray(ours, "float32"), theirs.numpy().astype("float32")
     np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=0.15)
     np.testing.assert_allclose(ours.std(), theirs.std(), atol=0.15)
+
+
+class Noise(keras.layers.Layer):
+    def __init__(self, only_in_training=False):
+        super().__init__()
+        self.only_in_training = only_in_training
+
+    def call(self, x, training=False):
+        if self.only_in_training and not training:
+            return x
+        return x + TABLE["random.normal"]([x.shape[0], 2])
+
+
+def noise_model(*layers):
+    inputs = keras.Input((2,), 4)
+    outputs = inputs
+    for layer in layers:
+        outputs = layer(outputs)
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    return model
+
+
+def losses(model, count=3):
+    zeros = np.zeros((4, 2), "float32")
+    return [float(model.train_on_batch(zeros, zeros)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_model_draws_new_numbers_in_each_step(layers):
+    model = noise_model(*[Noise() for _ in range(layers)])
+    assert len(set(losses(model))) == 3
+    first, second = (model.predict(np.zeros((4, 2)), verbose=0) for _ in range(2))
+    assert not np.allclose(first, second)
+    assert len(np.unique(first)) == 8
+
+
+def test_a_subclassed_model_draws_new_numbers_in_each_step():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.noise = Noise()
+
+        def call(self, x):
+            return self.noise(x)
+
+    model = Model()
+    model.compile("sgd", "mse")
+    zeros = np.zeros((8, 2), "float32")
+    history = model.fit(zeros, zeros, 4, epochs=3, verbose=0, shuffle=False).history["loss"]
+    assert len(set(history)) == 3
+
+
+def test_numbers_that_would_be_the_same_in_each_step_are_told():
+    model = noise_model(Noise(only_in_training=True))
+    with pytest.raises(OutOfReachError, match="same numbers in each step"):
+        losses(model)
+
+
+def test_a_model_that_has_a_generator_draws_in_training_only():
+    model = noise_model(Noise(only_in_training=True))
+    state = random.getstate()
+    give_generator(model)
+    assert random.getstate() == state
+    assert len(set(losses(model))) == 3
 
 
 NAMES = {name for room in ROOMS for name in room.FUNCTIONS}

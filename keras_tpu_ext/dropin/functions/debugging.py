@@ -46,8 +46,7 @@ def _of_shapes(name: str, is_true: Callable[[Any, Any], bool]) -> Callable[..., 
 
 
 def _is_near(x: Any, y: Any, *tolerances: Any) -> Any:
-    relative, absolute = (*tolerances, *[1e-6] * (2 - len(tolerances)))
-    return np.isclose(x, y, relative, absolute)
+    return np.isclose(x, y, *tolerances) if tolerances else np.isclose(x, y, 1e-5, 1e-6)
 
 
 def call_python(*_: Any) -> Any:

@@ -216,7 +216,7 @@ def _on_tensors(function: Callable[..., Array]) -> Callable[..., Array]:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _on_tensors(function) for name, function in _ON_TENSORS.items()},
-    "dtypes.saturate_cast": lambda x, to: saturate_cast(*tensors(x), to),
+    "dtypes.saturate_cast": lambda x, to: saturate_cast(tensors(x)[0], to),
     "math.polyval": lambda coefficients, x: polyval(tensors(*coefficients), *tensors(x)),
     "nn.gelu": lambda x, approximate: jax.nn.gelu(*tensors(x), approximate),
 }

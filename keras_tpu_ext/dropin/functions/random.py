@@ -7,6 +7,7 @@ asks `is_in_layer()`. Numbers are others than TensorFlow's, of the same distribu
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,17 +30,23 @@ def is_in_layer() -> bool:
     return get_global_attribute("stateless_scope") is not None or get_global_attribute("current_call_ctx") is not None
 
 
+# The generators that layers and models were given, in that order.
+_GIVEN: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
 def give_generator(layer: Any) -> Any:
     """Return the generator of a layer or model; if it is made here, Keras's own seeds stay as they are."""
     found = next((each for each in layer._flatten_layers() if hasattr(each, _GENERATOR)), None)
-    if found is None:
-        found = layer
-        state = random.getstate()
-        layer._tracker.unlock()
-        setattr(layer, _GENERATOR, keras.random.SeedGenerator())
-        layer._tracker.lock()
-        random.setstate(state)
-    return getattr(found, _GENERATOR)
+    if found is not None:
+        return getattr(found, _GENERATOR)
+    state = random.getstate()
+    generator = keras.random.SeedGenerator()
+    random.setstate(state)
+    layer._tracker.unlock()
+    setattr(layer, _GENERATOR, generator)
+    layer._tracker.lock()
+    _GIVEN[len(_GIVEN) and max(_GIVEN) + 1] = generator
+    return generator
 
 
 def _next_key() -> Array:
@@ -49,19 +56,24 @@ def _next_key() -> Array:
         OutOfReachError: If it would be the same in each step.
     """
     context, scope = get_global_attribute("current_call_ctx"), get_global_attribute("stateless_scope")
-    layer = None if context is None else context.entry_layer
-    if layer is not None:
-        generator = give_generator(layer)
-        if scope is None or in_symbolic_scope() or scope.get_current_value(generator.state) is not None:
-            return _key(generator.next())
+    generator = None
+    if context is None and in_symbolic_scope():
+        return jax.random.key(0)  # an operation in a functional model: only its shape is asked for
+    if scope is not None and not in_symbolic_scope():
+        # Only what a step is given as its state, it returns changed.
+        generator = next((one for one in _GIVEN.values() if scope.get_current_value(one.state) is not None), None)
+    elif context is not None:
+        generator = give_generator(context.entry_layer)
     elif scope is None and not isinstance(jnp.zeros(()), jax.core.Tracer):
-        return _key(_without_layer().next())
-    raise out_of_reach(
-        what="a random function in a step that has no generator for it",
-        why="it would give the same numbers in each step",
-        write="keras.random.normal(..., seed=self.seed_generator), with self.seed_generator = "
-        "keras.random.SeedGenerator() in the layer's __init__",
-    )
+        generator = _without_layer()
+    if generator is None:
+        raise out_of_reach(
+            what="a random function in a step that has no generator for it",
+            why="it would give the same numbers in each step",
+            write="keras.random.normal(..., seed=self.seed_generator), with self.seed_generator = "
+            "keras.random.SeedGenerator() in the layer's __init__",
+        )
+    return _key(generator.next())
 
 
 _OUTSIDE: list[Any] = []
