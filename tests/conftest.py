@@ -145,6 +145,14 @@ def seeded():
 
 
 @pytest.fixture
+def garbage_of_this_test_only():
+    """Keras collects it in `clear_session()`: what many tests before have left takes TensorFlow minutes to free."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
 def scope8():
     """The rehearsal on eight replicas; a test enters it itself, `with scope8:`."""
     return kte.strategy_scope(require="cpu", replicas=REPLICAS)

@@ -165,6 +165,7 @@ def used(model=None):
     return model
 
 
+@pytest.mark.usefixtures("garbage_of_this_test_only")
 def test_a_wrapper_that_was_put_round_a_method_inside_a_block_stays(scope3, put_back):
     calls, older = Counter(), Own()
     older(X)

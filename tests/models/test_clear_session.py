@@ -1,7 +1,6 @@
 """`keras.backend.clear_session()` inside the block of a scope, as cross-validation uses it."""
 
 import dataclasses
-import gc
 
 import keras
 import numpy as np
@@ -11,17 +10,9 @@ from keras.backend import clear_session  # before any block
 import keras_tpu_ext as kte
 from closeness import assert_close
 
-pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+pytestmark = [pytest.mark.gate_on("keras3_tf", "keras3_jax"), pytest.mark.usefixtures("garbage_of_this_test_only")]
 X = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
 Y = X[:, :1] * 0.5
-
-
-@pytest.fixture(autouse=True)
-def garbage_of_this_test_only():
-    """Keras collects it in `clear_session()`: what many tests before have left takes TensorFlow minutes to free."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
