@@ -22,6 +22,7 @@ from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight._batch import batch_spec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.resume.report import ResumeReport, resume_report
+from keras_tpu_ext.tools.migrate import MigrationReport, migrate
 from keras_tpu_ext.tools.parity.batches import synthetic_batch
 from keras_tpu_ext.tools.parity.function_reference import call, check_compiled_model, parse_reference
 from keras_tpu_ext_command.arguments import parse_arguments
@@ -171,6 +172,11 @@ def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
     )
 
 
+def _migrate_report(options: argparse.Namespace) -> MigrationReport:
+    write = options.write or options.output is not None
+    return migrate(options.path, write=write, output=options.output, overwrite=options.overwrite)
+
+
 _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "parity": _parity_report,
     "doctor": _doctor_report,
@@ -178,6 +184,7 @@ _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "advise": _advise_report,
     "resume": _resume_report,
     "tfrecords": _tfrecords_report,
+    "migrate": _migrate_report,
 }
 
 if __name__ == "__main__":

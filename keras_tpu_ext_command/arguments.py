@@ -36,6 +36,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "advise", "what makes an input pipeline slow?", _add_advise)
     _add(commands, "resume", "where does a training go on that AutoResume has saved?", _add_resume)
     _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
+    _add(commands, "migrate", "what becomes of an old TPU kernel, and what is its modern form?", _add_migrate)
     return parser.parse_args(arguments)
 
 
@@ -133,6 +134,15 @@ def _add_tfrecords(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, help="for the order of the records (default: 0)")
     command.add_argument("--skip-errors", action="store_true", help="leave out and count what is no image")
     _add_quiet(command)
+
+
+def _add_migrate(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "path", metavar="KERNEL", help="a script (.py) or notebook (.ipynb); it is read, and not run"
+    )
+    command.add_argument("--write", action="store_true", help="write the modern program, KERNEL.modern.py say")
+    command.add_argument("--output", metavar="FILE", type=_new_file, help="write it to this file")
+    command.add_argument("--overwrite", action="store_true", help="write it also where a file is there already")
 
 
 def _mesh(text: str) -> dict[str, int]:

@@ -62,6 +62,8 @@ def _header(report: MigrationReport, made: Any, context: Any) -> str:
     needed = report.on_dropin
     olds = dict.fromkeys(f"{one.place} ({one.old})" for one in needed)
     lines = _DROPIN.format("; ".join(olds)) if needed else _BACKEND
+    if uses(made, "math") and not uses(context.wrapper.module, "math"):
+        lines += "import math\n"
     if uses(made, "keras") and "keras" not in context.names.imports:
         lines += "import keras\n"
     if uses(made, "kte"):

@@ -11,6 +11,7 @@ from keras_tpu_ext.tools.migrate.report import MAPPED, NOT_DECIDED, OUT_OF_REACH
 from keras_tpu_ext.tools.migrate.roles import Roles
 from keras_tpu_ext.tools.migrate.values import Values
 
+_BINDING = (cst.ImportAlias, cst.ImportFrom, cst.AsName, cst.FunctionDef, cst.ClassDef, cst.Param)
 _MARKED = "# keras-tpu-ext migrate: {}: {}"
 
 
@@ -69,9 +70,7 @@ class Context:
             return False
         if isinstance(parent, cst.Arg):
             return node is parent.value
-        return not isinstance(
-            parent, (cst.ImportAlias, cst.ImportFrom, cst.AsName, cst.FunctionDef, cst.ClassDef, cst.Param)
-        )
+        return not isinstance(parent, _BINDING)
 
     def statement(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the innermost whole statement around a node."""

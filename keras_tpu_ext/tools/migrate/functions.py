@@ -15,24 +15,10 @@ from keras_tpu_ext.tools.migrate.tables.backend import ANYWHERE, BACKEND
 from keras_tpu_ext.tools.migrate.tables.tensorflow import TENSORFLOW, canonical_name
 from keras_tpu_ext.tools.migrate.values import KERAS, PLAIN
 
-DTYPES = [
-    "float16",
-    "float32",
-    "float64",
-    "bfloat16",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-    "half",
-    "double",
-    "complex64",
-]
+DTYPES = (
+    *("float16", "float32", "float64", "bfloat16", "half", "double", "complex64", "bool"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
 _DTYPE_NAMES = {"half": "float16", "double": "float64"}
 _BACKEND = "keras.backend."
 _BY_DROPIN = "keras.ops, by the drop-in"

@@ -13,13 +13,12 @@ from keras_tpu_ext.tools.migrate.old_keras import tell_moved
 from keras_tpu_ext.tools.migrate.tables.out_of_reach import out_of_reach
 from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
 
+Small = cst.BaseSmallStatement
 _REMOVABLE = ("tf", "keras.backend", "kaggle_datasets")
 _STAYS = ("keras.backend", "keras.preprocessing.text")  # what of `tf.keras` has more than `keras`
 
 
-def import_from(
-    context: Context, original: cst.ImportFrom
-) -> cst.BaseSmallStatement | cst.FlattenSentinel[cst.BaseSmallStatement] | None:
+def import_from(context: Context, original: cst.ImportFrom) -> Small | cst.FlattenSentinel[Small] | None:
     """Return what `from keras.old import name` becomes; `None` if it stays."""
     module = canonical(chain(original.module)) if original.module is not None and not original.relative else ""
     if isinstance(original.names, cst.ImportStar):
@@ -69,7 +68,7 @@ def without_unused(module: cst.Module, before: cst.Module) -> cst.Module:
     return made
 
 
-def _star(context: Context, original: cst.ImportFrom, module: str) -> cst.ImportFrom | None:
+def _star(context: Context, original: cst.ImportFrom, module: str) -> cst.BaseSmallStatement | None:
     if not module.startswith(("keras", "tf")):
         return None
     found = moved(module) if module.startswith("keras") else None

@@ -66,9 +66,9 @@ class Names:
         It starts with a dot if it is the program's own, and is empty if it is not certain or `node` is another
         expression.
         """
-        if not chain(node):
+        if node is None or not chain(node):
             return ""
-        found = self._qualified.get(node, ())  # type: ignore[call-overload]
+        found: Any = self._qualified.get(node, ())
         names = {self._full(one) for one in (found() if callable(found) else found)}
         if not names:
             return self._from_star(chain(node))
@@ -107,6 +107,10 @@ def _ends(name: str) -> Iterator[int]:
     yield from (found.start() for found in reversed(list(re.finditer(r"(?<!>)\.(?!<)", name))) if found.start())
 
 
+def _elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    return [one.value for one in node.elements] if isinstance(node, (cst.Tuple, cst.List)) else []
+
+
 class _Collector(cst.CSTVisitor):
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -135,8 +139,7 @@ class _Collector(cst.CSTVisitor):
         self._assign(node.target, node.value)
 
     def visit_For(self, node: cst.For) -> None:
-        known = isinstance(node.iter, (cst.Tuple, cst.List))
-        for value in [one.value for one in node.iter.elements] if known else [node.iter]:  # type: ignore[attr-defined]
+        for value in _elements(node.iter) or [node.iter]:
             self._assign(node.target, value)
 
     def visit_With(self, node: cst.With) -> None:
@@ -146,8 +149,9 @@ class _Collector(cst.CSTVisitor):
 
     def _assign(self, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
         if isinstance(target, (cst.Tuple, cst.List)):
-            same = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements)
-            values = [one.value for one in value.elements] if same else [value] * len(target.elements)  # type: ignore[attr-defined]
+            values = _elements(value)
+            if len(values) != len(target.elements):
+                values = [value] * len(target.elements)
             for one, its in zip(target.elements, values, strict=True):
                 self._assign(one.value, its)
         elif name := self._names.of(target):

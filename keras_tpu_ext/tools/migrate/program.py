@@ -109,7 +109,8 @@ class Program:
 
     def _without_magics(self, source: str) -> str:
         """Return a cell's Python, with a name for each magic; the number of lines stays."""
-        lines, depth, quote = [], 0, ""
+        lines: list[str] = []
+        depth, quote = 0, ""
         for line in source.splitlines():
             kept = line
             if not depth and not quote and not (lines and lines[-1].endswith("\\")):
@@ -140,7 +141,13 @@ class Program:
             if cell["cell_type"] == "code":
                 cell.update(outputs=[], execution_count=None)
         lines = header.removesuffix("\n").splitlines(keepends=True)
-        first = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": lines}
+        first: dict[str, Any] = {
+            "cell_type": "code",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+            "source": lines,
+        }
         if (notebook.get("nbformat"), notebook.get("nbformat_minor", 0)) >= (4, 5):
             first["id"] = "keras-tpu-ext-migrate"
         notebook["cells"].insert(0, first)

@@ -7,7 +7,7 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
-from keras_tpu_ext.tools.migrate import functions, imports, old_keras
+from keras_tpu_ext.tools.migrate import functions, imports, keras_calls, old_keras
 from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.names import chain
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
@@ -40,7 +40,7 @@ class _Modernizer(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> Any:
         if (new := self._of_strategy(original_node, updated_node)) is not None:
             return new
-        for rule in (functions.call, old_keras.call):
+        for rule in (functions.call, keras_calls.call):
             if (new := rule(self._context, original_node, updated_node)) is not None:
                 return new
         return updated_node
@@ -98,7 +98,7 @@ class _Modernizer(cst.CSTTransformer):
         return updated_node
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        made = super().on_leave(original_node, updated_node)
+        made: Any = super().on_leave(original_node, updated_node)
         if original_node in self._strategies.statements:
             return self._replaced(original_node)
         if isinstance(original_node, (cst.SimpleStatementLine, cst.BaseCompoundStatement)) and isinstance(

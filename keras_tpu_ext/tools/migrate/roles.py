@@ -26,7 +26,13 @@ _OF_DATASETS = (
 )  # fmt: skip
 _IN_MODEL_KEYWORDS = ("activation", "recurrent_activation", "function", "fn", "loss", "metrics", "weighted_metrics")
 _IN_MODEL_ENDS = ("_initializer", "_regularizer", "_constraint")
-_WRAPPERS = ("functools.partial", "tf.function", "tf.autograph.experimental.do_not_convert")
+_WRAPPERS = (
+    "builtins.zip",
+    "builtins.enumerate",
+    "functools.partial",
+    "tf.function",
+    "tf.autograph.experimental.do_not_convert",
+)
 _CUSTOM_OBJECTS = ("get_custom_objects", "CustomObjectScope", "custom_object_scope")
 _NEUTRAL = ("print", "append", "type", "isinstance")
 
@@ -155,6 +161,8 @@ class Roles:
             function = self.called(node)
             if function is not None:
                 yield from self.returns[function]
+            elif isinstance(node.func, cst.Attribute) and node.func.attr.value in ("items", "values"):
+                yield node.func.value
             elif self.names.of(node.func) in _WRAPPERS or self.is_model_class(self.names.of(node.func)):
                 yield from (arg.value for arg in node.args)
         elif name := self.names.of(node):

@@ -1,4 +1,4 @@
-"""Finds the code that sets up a TPU, which becomes one `kte.strategy_scope()`, if all of it and of its uses is understood."""
+"""The code that sets up a TPU becomes one `kte.strategy_scope()`, if all of it and all its uses are understood."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.program import Place
 from keras_tpu_ext.tools.migrate.tables.tpu import RESOLVERS, STRATEGIES, STRATEGY_ATTRIBUTES, TPU
 
 _SCOPE = "kte.strategy_scope()"
+_ONLY_TPU = 'kte.strategy_scope(require="tpu")'
 _TALKS = ("builtins.print", "logging.info", "logging.warning", "logging.error", ".logger.info")
+_SHOWS = ("builtins.print", "builtins.type", "builtins.str")
 _BODY = (cst.Module, cst.IndentedBlock)
 
 
@@ -84,9 +87,8 @@ class Strategies:
             parameters = [one.name.value for one in function.params.params]
             for call in calls:
                 for place, arg in enumerate(call.args):
-                    bound = (
-                        arg.keyword.value if arg.keyword is not None else (parameters[place : place + 1] or [""])[0]
-                    )
+                    by_place = "".join(parameters[place : place + 1])
+                    bound = by_place if arg.keyword is None else arg.keyword.value
                     if bound in parameters and self.is_strategy(arg.value):
                         self.variables.add(f"{name}.<locals>.{bound}")
 
@@ -112,8 +114,10 @@ class Strategies:
 
     def _replacement(self, statement: cst.CSTNode) -> str:
         nodes = list(_all_nodes(statement))
+        raises = any(isinstance(node, cst.Raise) and node.exc is not None for node in nodes)
+        scope = _ONLY_TPU if raises else _SCOPE
         if any(isinstance(node, cst.Return) for node in nodes):
-            return f"return {_SCOPE}"
+            return f"return {scope}"
         assigned = [
             target.target.value
             for node in nodes
@@ -121,7 +125,7 @@ class Strategies:
             for target in node.targets
             if isinstance(target.target, cst.Name) and self._names.of(target.target) in self.variables
         ]
-        return f"{assigned[0]} = {_SCOPE}" if assigned else ""
+        return f"{assigned[0]} = {scope}" if assigned else ""
 
     def _is_setup(self, node: cst.CSTNode) -> bool:
         """Return whether a statement does nothing but set up a TPU, and talk about it."""
@@ -150,82 +154,70 @@ class Strategies:
             return node.value is not None and self.is_strategy(node.value)
         if isinstance(node, cst.Assign) and len(node.targets) == 1:
             name = self._names.of(node.targets[0].target)
-            if name in self.variables | self._resolvers or (
-                m.matches(node.value, m.Call()) and self._names.of(node.value.func) in TPU
-            ):  # type: ignore[attr-defined]
-                return (
-                    isinstance(node.value, cst.Name)
-                    or self.is_strategy(node.value)
-                    or (isinstance(node.value, cst.Call) and self._names.of(node.value.func) in TPU)
-                )
-            if name.startswith(".") and isinstance(node.value, (cst.SimpleString, cst.Name)):
-                self._flags.add(name)
+            if self._is_of_tpu(node.value):
                 return True
-            return name.startswith(".") and self._is_address(name, node.value)
+            if name.startswith(".") and isinstance(node.value, (cst.SimpleString, cst.Name)):
+                if name not in self.variables | self._resolvers:
+                    self._flags.add(name)
+                return True
+            return name.startswith(".") and self._is_address(node.value)
         return False
 
-    def _is_address(self, name: str, value: cst.BaseExpression) -> bool:
-        """Return whether a variable is a TPU's address, which nothing else uses."""
+    def _is_of_tpu(self, value: cst.BaseExpression) -> bool:
+        return self.is_strategy(value) or (isinstance(value, cst.Call) and self._names.of(value.func) in TPU)
+
+    def _is_address(self, value: cst.BaseExpression) -> bool:
+        """Return whether an expression is a TPU's address."""
         return "TPU_ADDR" in self._context.code(value) or "TPU_NAME" in self._context.code(value)
 
     def _check_calls(self, inside: set[int]) -> None:
         for call in self._setup_calls:
             name = self._names.of(call.func)
-            if id(call) in inside or (
-                name in STRATEGIES and isinstance(self._context.parents.get(call), cst.Attribute)
-            ):
-                continue
-            self.why_not = (
-                self.why_not or f"{self._context.program.place(self._context.line(call))} sets up a TPU and does more"
-            )
+            is_asked = name in STRATEGIES and isinstance(self._context.parents.get(call), cst.Attribute)
+            if id(call) not in inside and not is_asked:
+                self._refuse(f"{self._place(call)} sets up a TPU and does more")
         if self._other:
-            self.why_not = self.why_not or f"{self._context.name(self._other[0])} is used without a call"
+            self._refuse(f"{self._context.name(self._other[0])} is used without a call")
+
+    def _refuse(self, why_not: str) -> None:
+        self.why_not = self.why_not or why_not
+
+    def _place(self, node: cst.CSTNode) -> Place:
+        return self._context.program.place(self._context.line(node))
 
     def _check_uses(self, inside: set[int]) -> None:
         """Look at each use of a strategy, or of a resolver, outside what is replaced."""
         for name in (*self.variables, *self._resolvers, *self._flags):
             for node in self._context.roles.loads.get(name, ()):
                 if id(node) not in inside and not self._is_understood(node, name in self.variables):
-                    place = self._context.program.place(self._context.line(node))
                     used = self._context.code(self._context.parents.get(node) or node)
-                    self.why_not = self.why_not or f"{place} uses `{used[:60]}`"
+                    self._refuse(f"{self._place(node)} uses `{used[:60]}`")
 
     def _is_understood(self, node: cst.CSTNode, is_strategy: bool) -> bool:
+        """Return whether it is known what a use of a strategy becomes."""
         parent = self._context.parents.get(node)
-        if not self._context.is_maximal(node) and isinstance(parent, cst.Attribute):  # type: ignore[arg-type]
-            if node is parent.attr:
-                return True  # another object's attribute of this name
-            return is_strategy and parent.attr.value in STRATEGY_ATTRIBUTES
+        if isinstance(parent, cst.Attribute):
+            is_other = node is parent.attr  # an attribute of this name, of another object
+            return is_other or (is_strategy and parent.attr.value in STRATEGY_ATTRIBUTES)
         if not is_strategy:  # a flag may be set, where nothing asks for it
             return isinstance(parent, cst.AssignTarget) and self._names.of(node) in self._flags
         if isinstance(parent, cst.Arg):
             call = self._context.parents.get(parent)
-            named = parent.keyword is node
             function = self._names.of(call.func) if isinstance(call, cst.Call) else ""
-            return (
-                named
-                or function in self._context.roles.functions
-                or function in ("builtins.print", "builtins.type", "builtins.str")
-            )
-        return (
-            isinstance(parent, (cst.AssignTarget, cst.Param, cst.NameItem, cst.Del, cst.Return))
-            or (
-                isinstance(parent, cst.Assign)
-                and all(self._names.of(one.target) in self.variables for one in parent.targets)
-            )
-            or (isinstance(parent, cst.WithItem))
-        )
+            return parent.keyword is node or function in (*self._context.roles.functions, *_SHOWS)
+        if isinstance(parent, cst.Assign):
+            return all(self._names.of(one.target) in self.variables for one in parent.targets)
+        return isinstance(parent, (cst.AssignTarget, cst.Param, cst.NameItem, cst.Del, cst.Return, cst.WithItem))
 
     def _rename(self) -> None:
         """Call the one global strategy `scope`, unless something else is called so."""
-        used = {node.value for node in _all_nodes(self._context.wrapper.module) if isinstance(node, cst.Name)}
-        of_module = [name for name in self.variables if name.count(".") == 1 and name != ".scope"]
-        is_scope_free = all(
+        of_module = [name for name in self.variables if name.count(".") == 1]
+        is_free = all(
             isinstance(self._context.parents.get(node), cst.Attribute)
             for node in _all_nodes(self._context.wrapper.module)
             if isinstance(node, cst.Name) and node.value == "scope"
         )
-        if len(of_module) == 1 and is_scope_free and used:
+        if len(of_module) == 1 and is_free:
             self.renamed[of_module[0]] = "scope"
 
 

@@ -11,9 +11,7 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
-_ATOMIC = (
-    cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float, cst.SimpleString, cst.List, cst.Tuple, cst.Dict,
-)  # fmt: skip
+_ATOMIC = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString, cst.List, cst.Dict)
 _BUILTIN = ("len", "tuple")
 _NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
@@ -45,20 +43,18 @@ def render(row: str, call: cst.Call) -> cst.BaseExpression | None:
 
 @functools.cache
 def _forms(row: str) -> tuple[Form, ...]:
-    first, *others = (
-        (part.strip() for part in row.split(" | ")) if not row.startswith("| ") else ("", *row[2:].split(" | "))
-    )
-    forms, parameters = [], ()  # type: ignore[var-annotated]
+    first, *others = (part.strip() for part in re.split(r"(?:^| )\| ", row))
+    forms: list[Form] = []
     order, _, code = first.rpartition("->")
-    if code.strip():
-        parameters = tuple(order.split()) or _parameters_of(code)
+    parameters = tuple(order.split()) or _parameters_of(code)
+    if code:
         forms.append(Form(parameters, _qualified(code)))
     for other in others:
         when, _, code = other.partition(": ")
-        pairs = tuple(tuple(pair.split("=")) for pair in when.split())
-        known = _parameters_of(code)
-        names = (*(parameters or known), *(key for key, _ in pairs if key not in (parameters or known)))
-        forms.append(Form(names, _qualified(code), pairs))  # type: ignore[arg-type]
+        pairs = [pair.partition("=") for pair in when.split()]
+        names = parameters or _parameters_of(code)
+        more = tuple(name for name, _, _ in pairs if name not in names)
+        forms.append(Form((*names, *more), _qualified(code), tuple((name, value) for name, _, value in pairs)))
     return tuple(forms)
 
 
@@ -115,7 +111,7 @@ def _renamed(form: Form, call: cst.Call) -> cst.Call | None:
     names = {arg.value.value: arg.keyword for arg in expression.args if isinstance(arg.value, cst.Name)}
     if len(names) != len(expression.args) or any(m.matches(arg.value, m.Name("None")) for arg in call.args):
         return None
-    positional = [arg.value.value for arg in expression.args if arg.keyword is None]  # type: ignore[attr-defined]
+    positional = [name for name, keyword in names.items() if keyword is None]
     args = []
     for place, arg in enumerate(call.args):
         name = form.parameters[place] if arg.keyword is None else arg.keyword.value

@@ -1,7 +1,7 @@
 """Arguments and methods of old Keras, and what they are called today.
 
-A value holds, for each old argument, its new name; `-` where it is left out, since it changes no number; `?` where only
-the drop-in knows what it meant.
+A value holds, for each old argument, its new name; `-` where it is left out, since it changes no number; `?` where
+only the drop-in knows what it meant.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ keras.losses.*: reduction=reduction
 # By the method's name, on any value: too special to be anything else's.
 METHOD_ARGUMENTS: dict[str, dict[str, str]] = _arguments("""
 fit, evaluate, predict: workers=- use_multiprocessing=- max_queue_size=-
-compile: experimental_run_tf_function=- experimental_steps_per_execution=steps_per_execution sample_weight_mode=? target_tensors=?
+compile: experimental_run_tf_function=- experimental_steps_per_execution=steps_per_execution
+  sample_weight_mode=? target_tensors=?
 """)
 
 # The new name, and the old parameters in their order, with their new names where these are others.

@@ -6,7 +6,7 @@ import re
 
 
 def read_rows(text: str) -> dict[str, str]:
-    """Return what stands behind each name, which ends with `: ` or `:`; a line that is indented goes on with its row."""
+    """Return what stands behind each name, which ends with a colon; an indented line goes on with its row."""
     rows: dict[str, str] = {}
     for line in re.sub(r"\n\s+", " ", text.strip()).splitlines():
         names, _, value = line.partition(":")

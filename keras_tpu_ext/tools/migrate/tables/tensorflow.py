@@ -2,9 +2,10 @@
 
 A key is the function's canonical name without `tf.`. A value is Python: functions without a module are those of
 `keras.ops`, all other names are TensorFlow's parameters, in TensorFlow's order unless the order stands before `->`
-(`-` is one that has no counterpart). A keyword argument is left out where the parameter is not given; `axis or 0` is 0
-there. `name=` is always left out. `=f` is the function `f` with the same arguments. Behind `|`, forms for calls in
-which parameters have certain values, `INT` any whole number. Nothing: the drop-in has this function, but no one line says the same.
+(`-` is one that has no counterpart). A keyword argument is left out where the parameter is not given; `axis or 0` is
+0 there. `name=` is always left out. `=f` is the function `f` with the same arguments. Behind `|`, forms for calls in
+which parameters have certain values, `INT` any whole number. Nothing: the drop-in has this function, but no one line
+says the same.
 """
 
 from __future__ import annotations
