@@ -6,6 +6,7 @@ import random
 import jax
 import jax.numpy as jnp
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -122,6 +123,41 @@ def test_tensorflows_own_function_gives_it_too(name):
         for ours, theirs in zip(of_table, of_dispatcher, strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def in_bfloat16(case):
+    def lower(leaf):
+        return leaf.astype(ml_dtypes.bfloat16) if is_array(leaf) and leaf.dtype == "float32" else leaf
+
+    return case._replace(**dict(zip(("args", "kwargs"), jax.tree.map(lower, case[:2]), strict=True)))
+
+
+def expected_or_none(name, case):
+    try:
+        return expected(name, case._replace(gradient=False))[0]
+    except (tf.errors.OpError, TypeError, ValueError):
+        return None  # TensorFlow cannot do this in bfloat16
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "print"])
+def test_bfloat16_stays_what_it_is_in_tensorflow(name):
+    cases = [in_bfloat16(case) for case in CASES[name] if any(map(is_float, arrays_of(case)))]
+    cases = [(case, want) for case in cases if (want := expected_or_none(name, case)) is not None]
+    got = jax.jit(
+        lambda arrays: [on_jax(name, case, of, False)[0] for (case, _), of in zip(cases, arrays, strict=True)]
+    )([arrays_of(case) for case, _ in cases])
+    for ours, (_, theirs) in zip(got, cases, strict=True):
+        assert [output.dtype for output in ours] == [jax.dtypes.canonicalize_dtype(each.dtype) for each in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(
+                *(np.asarray(each, "complex64") for each in (one, other)), rtol=0.03, atol=0.03
+            )
+
+
+def test_print_prints_what_is_computed(capfd):
+    jax.jit(lambda x: TABLE["print"]("{x}", x + 1, sep=": "))(np.ones(2, "float32"))
+    jax.effects_barrier()
+    assert "{x}: [2. 2.]" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("name", OUT_OF_REACH)

@@ -120,7 +120,7 @@ def rgb_to_grayscale(x: Any) -> Array:
 
 
 def _by_matrix(matrix: np.ndarray) -> Callable[..., Array]:
-    return lambda x: jnp.matmul(tensor(x), matrix.astype("float32"))
+    return lambda x: jnp.matmul(tensor(x), matrix.astype(tensor(x).dtype))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

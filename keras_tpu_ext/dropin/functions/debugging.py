@@ -58,11 +58,9 @@ def call_python(*_: Any) -> Any:
     )
 
 
-def _print(*values: Any, **_: Any) -> None:
+def _print(*values: Any, sep: str = " ", **_: Any) -> None:
     """Print, each time that the program runs."""
-    shown = [value for value in values if not isinstance(value, str)]
-    texts = [value.replace("{", "{{").replace("}", "}}") if isinstance(value, str) else "{}" for value in values]
-    jax.debug.print(" ".join(texts), *shown)
+    jax.debug.print(sep.replace("{", "{{").replace("}", "}}").join("{}" for _ in values), *values)
 
 
 _COMPARISONS: dict[str, Callable[..., Any]] = {

@@ -40,9 +40,9 @@ def resize(x: Any, size: Any, method: Any, keep_ratio: bool, antialias: bool) ->
     return jax.image.resize(x.astype("float32"), shape, _METHODS[method], antialias=bool(antialias))
 
 
-def _nearest(x: Array, size: int, axis: int) -> Array:
-    scale = np.float32(x.shape[axis] / size)
-    indices = np.minimum(np.floor((np.arange(size, dtype="float32") + 0.5) * scale), x.shape[axis] - 1)
+def _nearest(x: Array, size: Any, axis: int) -> Array:
+    have, want = tensor(x.shape[axis]).astype("float32"), tensor(size).astype("float32")
+    indices = jnp.minimum(jnp.floor((jnp.arange(size) + 0.5) * (have / want)), have - 1)
     return jnp.take(x, indices.astype("int32"), axis=axis)
 
 
@@ -154,10 +154,10 @@ def sobel_edges(x: Any) -> Array:
 def per_image_standardization(x: Any) -> Array:
     """Give each image mean 0 and variance 1."""
     x = tensor(x).astype("float32")
-    count = math.prod(x.shape[-3:])
+    count = tensor(math.prod(x.shape[-3:])).astype("float32")
     mean = jnp.mean(x, (-3, -2, -1), keepdims=True)
     spread = jnp.std(x, (-3, -2, -1), keepdims=True)
-    return (x - mean) / jnp.maximum(spread, 1 / math.sqrt(count))
+    return (x - mean) / jnp.maximum(spread, jax.lax.rsqrt(count))
 
 
 def psnr(a: Any, b: Any, largest: Any) -> Array:

@@ -136,7 +136,8 @@ def frame(x: Any, length: Any, step: Any, pad_end: bool, value: Any, axis: Any) 
     if pad_end:
         missing = max(0, length + step * (-(-x.shape[axis] // step) - 1) - x.shape[axis])
         x = jnp.pad(x, [(0, missing if at == axis else 0) for at in range(x.ndim)], constant_values=value)
-    count = max(0, 1 + (x.shape[axis] - length) // step)
+    count = 1 + (x.shape[axis] - length) // step
+    count = max(0, count) if isinstance(count, int) else count
     return jnp.take(x, jnp.arange(count)[:, None] * step + jnp.arange(length), axis=axis)
 
 

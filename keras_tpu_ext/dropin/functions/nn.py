@@ -212,7 +212,7 @@ def ctc_loss(
     logits = jnp.swapaxes(tensor(logits), 0, 1) if time_major else tensor(logits)
     lengths = [tensor(length) for length in (label_length, logit_length)]
     blank = number(blank or 0) % logits.shape[-1]
-    return _K.ctc_loss(tensor(labels), logits, *lengths, mask_index=blank)
+    return _K.ctc_loss(tensor(labels), logits, *lengths, mask_index=blank).astype(logits.dtype)
 
 
 def compute_average_loss(losses: Any, weights: Any, batch_size: Any) -> Array:
