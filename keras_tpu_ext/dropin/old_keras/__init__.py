@@ -5,6 +5,7 @@ from __future__ import annotations
 from keras_tpu_ext.dropin.old_keras import (
     arguments,
     callbacks,
+    calls,
     files,
     history,
     layers,
@@ -18,5 +19,5 @@ from keras_tpu_ext.dropin.old_keras import (
 
 def install() -> None:
     """Make old arguments, methods, modules and files work, under all spellings of Keras."""
-    for part in (optimizers, arguments, layers, losses, metrics, training, history, callbacks, files, modules):
+    for part in (optimizers, arguments, calls, layers, losses, metrics, training, history, callbacks, files, modules):
         part.install()

@@ -117,6 +117,7 @@ def _layer(init: Method) -> Method:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Do not pass an `input_shape`")
             init(self, **kwargs)
+        self._allow_non_tensor_positional_args = True  # `layer(x, training, mask)`
         if weights is not None:
             mapped("weights=", "set_weights")
             vars(self)["_kte_weights"] = weights

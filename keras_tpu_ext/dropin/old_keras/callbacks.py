@@ -117,14 +117,14 @@ def _scheduler(init: Method) -> Method:
 
 
 def _with_lr(stock: Method) -> Method:
-    """Write the rate under Keras 2's key too."""
+    """Write the rate under Keras 2's key."""
 
     def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
         logs = {} if logs is None else logs
         stock(self, epoch, logs)
         if "learning_rate" in logs:
             mapped('logs["lr"]', 'logs["learning_rate"]')
-            logs["lr"] = logs["learning_rate"]
+            logs["lr"] = logs.pop("learning_rate")
 
     return on_epoch_end
 

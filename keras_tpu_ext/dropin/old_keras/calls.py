@@ -1,0 +1,93 @@
+"""Calls of layers as Keras 2 took them: `call(self, x, training)`, flags by position, `model.build(shape)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import tree
+from keras.src import backend
+from keras.src.layers import layer as layer_module
+from keras.src.utils.python_utils import default
+
+from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.report import mapped
+
+Method = Callable[..., Any]
+
+_EMPTY = inspect.Parameter.empty
+
+
+def install() -> None:
+    """Make old calls work."""
+    for target, name, make in (
+        (layer_module.CallSpec, "keras.src.layers.layer.CallSpec.__init__", _with_training),
+        (keras.Operation, "keras.Operation.__call__", _each_argument_once),
+        (keras.layers.Layer, "keras.layers.Layer.build", _building_a_model),
+    ):
+        spellings.replace(target, name, make)
+
+
+def _with_training(init: Method) -> Method:
+    """Keras 2 gave a `call` its `training` and its `mask` also where they have no default."""
+
+    def initialize(self: Any, signature: inspect.Signature, *args: Any, **kwargs: Any) -> None:
+        training = signature.parameters.get("training")
+        if training is not None and training.default is _EMPTY and training.kind is not training.VAR_KEYWORD:
+            mapped("call(self, x, training)", "training=False is its default")
+            signature = _with_defaults(signature)
+        init(self, signature, *args, **kwargs)
+
+    return initialize
+
+
+def _with_defaults(signature: inspect.Signature) -> inspect.Signature:
+    """Give `training` and what follows it a default; where another argument is missing, the call itself says so."""
+    names = list(signature.parameters)
+    after = set(names[names.index("training") :])
+    return signature.replace(
+        parameters=[
+            one.replace(default=False if one.name == "training" else None)
+            if one.name in after and one.default is _EMPTY and one.kind is one.POSITIONAL_OR_KEYWORD
+            else one
+            for one in signature.parameters.values()
+        ]
+    )
+
+
+def _each_argument_once(call: Method) -> Method:
+    """Keras 3 passes `training` and `mask` by name, also where the caller has given them by position."""
+
+    def call_once(self: Any, *args: Any, **kwargs: Any) -> Any:
+        names = getattr(self, "call_signature_parameters", ())[: len(args)]
+        twice = [i for i, name in enumerate(names) if name in kwargs]
+        if twice:
+            mapped("layer(x, training, mask)", "layer(x, training=training, mask=mask)")
+            kwargs = {**dict(zip(names[twice[0] :], args[twice[0] :], strict=True)), **kwargs}
+            args = args[: twice[0]]
+        return call(self, *args, **kwargs)
+
+    return call_once
+
+
+def _building_a_model(build: Method) -> Method:
+    """Call a subclassed model on inputs without values, so that its layers get weights."""
+
+    @default
+    def build_model(self: Any, input_shape: Any) -> None:
+        if isinstance(self, keras.Model) and input_shape is not None and layer_module.might_have_unbuilt_state(self):
+            mapped("model.build(input_shape)", "a call on keras.KerasTensor(input_shape)")
+            shape = tuple(input_shape) if _is_shape(input_shape) else input_shape
+            needs = inspect.signature(self.call).parameters.get("training")
+            training = {"training": False} if needs is not None and needs.default is _EMPTY else {}
+            inputs = tree.map_shape_structure(keras.KerasTensor, shape)
+            backend.compute_output_spec(self.call, inputs, **training)
+        build(self, input_shape)
+
+    return build_model
+
+
+def _is_shape(value: Any) -> bool:
+    return not isinstance(value, dict) and all(size is None or isinstance(size, int) for size in value)
