@@ -85,7 +85,7 @@ from keras.utils import np_utils; np_utils.to_categorical is keras.utils.to_cate
 from keras.utils.np_utils import to_categorical; to_categorical is keras.utils.to_categorical
 from keras.engine.topology import Layer, Input; (Layer, Input) == (keras.Layer, keras.Input)
 from keras.engine import Model; Model is keras.Model
-from keras.preprocessing import text; from tensorflow.keras.preprocessing.text import Tokenizer as T; T is text.Tokenizer
+from keras.preprocessing import text; from tensorflow.keras.preprocessing.text import *; Tokenizer is text.Tokenizer
 import keras.backend.tensorflow_backend as KTF; import keras.backend as K; KTF.epsilon is K.epsilon
 from tensorflow.python.keras.utils.vis_utils import plot_model; plot_model is keras.utils.plot_model
 from tensorflow.python.keras import backend as K; import tensorflow as tf; K is tf.keras.backend
