@@ -179,8 +179,9 @@ dropin/control.py
   process: tensorflow.python.eager.polymorphic_function.polymorphic_function.Function.__call__:
     on JAX values it is the Python function
   process: jax.core.Tracer.__bool__: the error says what to write instead of AutoGraph
-  process: tensorflow.python.ops.resource_variable_ops.BaseResourceVariable.value, read_value, assign, assign_add,
-    assign_sub: a step of JAX would see one value for ever
+dropin/tf_variables.py
+  process: keras.Operation._setattr_hook: a layer's tf.Variable becomes Keras's
+  process: tensorflow.python.ops.resource_variable_ops.BaseResourceVariable.handle: JAX would take one value for ever
 dropin/old_keras/modules.py
   process: keras._tf_keras.keras.layers.AlphaDropout, ThresholdedReLU: these compute with TensorFlow
 dropin/old_keras/optimizers.py
@@ -214,6 +215,10 @@ dropin/old_keras/layers.py
   process: keras.layers.Layer.add_weight, add_metric, add_loss: the arguments of Keras 2
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
+dropin/old_keras/calls.py
+  process: keras.src.layers.layer.CallSpec.__init__: `training` without a default
+  process: keras.Operation.__call__: `training` and `mask` by position
+  process: keras.layers.Layer.build: `model.build(shape)` makes the weights of a subclassed model
 dropin/old_keras/losses.py
   process: keras.src.losses.loss.standardize_reduction: `Reduction.AUTO`
   process: keras.losses.Loss.__init__, __call__: the order of arguments, and the type of labels, of Keras 2
@@ -240,8 +245,23 @@ dropin/old_keras/callbacks.py
   process: keras.src.callbacks.monitor_callback.MonitorCallback._set_monitor_op: what "auto" was in Keras 2
 dropin/old_keras/files.py
   process: keras.Model.save, save_weights, load_weights: any file name
+  process: keras.src.legacy.saving.saving_utils._deserialize_nested_config: short names of losses in HDF5 files
   process: keras.models.load_model, save_model: any file name
   process: keras.saving.load_model, save_model: any file name
+dropin/stand_ins/tensorflow_1.py
+  process: tensorflow.compat.v1.disable_eager_execution, disable_v2_behavior, placeholder:
+    programs for Keras begin with them; Keras is on JAX
+  process: tensorflow.random.set_seed: Keras had its random numbers from TensorFlow
+  process: keras.src.random.seed_generator.make_default_seed: the seed that tf.random.set_seed gave
+  process: keras.src.random.make_default_seed: the seed that tf.random.set_seed gave
+dropin/out_of_reach.py
+  process: tensorflow.GradientTape.gradient, jacobian, batch_jacobian, watch: a tape does not see what JAX computes
+  process: keras.src.trainers.trainer.Trainer._assert_compile_called: steps for TensorFlow are told when fit begins
+  process: tensorflow.python.ops.lookup_ops.InitializableLookupTableBase.lookup: a table in a model
+  process: tensorflow.python.ops.lookup_ops.StaticVocabularyTable.lookup: a table in a model
+  process: tensorflow.python.ops.lookup_ops.MutableHashTable.lookup: a table in a model
+  process: tensorflow.python.ops.lookup_ops.DenseHashTable.lookup: a table in a model
+  process: tensorflow.python.saved_model.function_deserialization.RestoredFunction.__call__: a SavedModel in a model
 """
 
 

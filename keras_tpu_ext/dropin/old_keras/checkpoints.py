@@ -1,4 +1,4 @@
-"""Checkpoints that TensorFlow wrote for a Keras 2 model: their values, by the names that the model's variables had."""
+"""Checkpoints that TensorFlow wrote for a Keras 2 model: their values, by the names that variables had."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def remember(path: str) -> None:
     import tensorflow as tf
 
     folder = str(Path(path).parent)
-    tf.train.update_checkpoint_state(folder, os.path.abspath(path))
+    tf.compat.v1.train.update_checkpoint_state(folder, os.path.abspath(path))
 
 
 def read(model: Any, path: str) -> None:

@@ -2,7 +2,7 @@
 
 `.h5` and `.hdf5` are Keras 2's HDF5 files. A name without these endings was a TensorFlow checkpoint, or a folder of a
 SavedModel: weights go into `<name>.index`, an HDF5 file where TensorFlow has its own, so that
-`tf.train.latest_checkpoint` finds it; a model goes into `<folder>/model.keras`. Real checkpoints of TensorFlow are read.
+`tf.train.latest_checkpoint` finds it; a model goes into `<folder>/model.keras`. Checkpoints of TensorFlow are read.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import keras
-from keras.src.legacy.saving import legacy_h5_format
+from keras.src import losses, metrics
+from keras.src.legacy.saving import legacy_h5_format, saving_utils
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras import checkpoints, spellings
 from keras_tpu_ext.dropin.report import mapped, told
 
 Method = Callable[..., Any]
+
+h5py: Any = legacy_h5_format.h5py
 
 _IN_FOLDER = "model.keras"
 _ENDINGS = (".h5", ".hdf5", ".keras")
@@ -41,10 +43,23 @@ def install() -> None:
     """Make old names of files work."""
     for name, make in {"save": _save, "save_weights": _save_weights, "load_weights": _load_weights}.items():
         spellings.replace(keras.Model, f"keras.Model.{name}", make)
+    spellings.replace(
+        saving_utils, "keras.src.legacy.saving.saving_utils._deserialize_nested_config", _leaving_known_names
+    )
     for where in ("models", "saving"):
         for module in spellings.modules(where):
             spellings.replace(module, f"keras.{where}.load_model", _load_model)
             spellings.replace(module, f"keras.{where}.save_model", lambda _: _save_model)
+
+
+def _leaving_known_names(stock: Method) -> Method:
+    """Leave names of Keras's losses and metrics in HDF5 files to `compile`; Keras 3 fails at "mse" and the like."""
+    known = {*losses.ALL_OBJECTS_DICT, *metrics.ALL_OBJECTS_DICT}
+
+    def deserialize_nested_config(deserialize: Method, config: Any) -> Any:
+        return config if isinstance(config, str) and config in known else stock(deserialize, config)
+
+    return deserialize_nested_config
 
 
 def _save_model(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:

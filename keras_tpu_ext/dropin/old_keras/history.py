@@ -66,6 +66,5 @@ def _metrics_names(self: Any) -> list[str]:
         return []
     results: dict[str, None] = {}
     for metric in self.metrics:
-        several = metric.result() if isinstance(metric, type(compiled)) and compiled is not None else None
-        results.update(dict.fromkeys(several if isinstance(several, dict) else [metric.name]))
+        results.update(dict.fromkeys(metric.result() if metric is compiled else [metric.name]))
     return list(_losses_first(self, results))

@@ -57,7 +57,7 @@ def install() -> None:
     patching.add(layer, "updates", _Default(lambda self: []))
     for target, name, make in (
         (layer, "keras.layers.Layer.add_weight", _add_weight),
-        (layer, "keras.layers.Layer.add_metric", _add_metric),
+        (layer, "keras.layers.Layer.add_metric", lambda _: _add_metric),
         (layer, "keras.layers.Layer.add_loss", _add_loss),
         (model, "keras.Model.get_layer", _get_layer),
         (layer_module, "keras.src.layers.layer.get_shapes_dict", _build_shapes),
@@ -103,26 +103,14 @@ def _add_weight(stock: Method) -> Method:
     return add_weight
 
 
-def _add_metric(stock: Method) -> Method:
-    """Take the mean of a value over the batches of an epoch."""
-
-    def add_metric(self: Any, value: Any, aggregation: Any = None, name: str | None = None) -> None:
-        if isinstance(value, keras.KerasTensor):
-            raise out_of_reach(
-                what="model.add_metric(tensor)",
-                why="a tensor of a functional model is not known outside of it",
-                write="a layer whose call updates a metric, or compile(metrics=[...])",
-            )
-        mapped("add_metric", "a keras.metrics.Mean of the layer")
-        means = vars(self).setdefault("_kte_means", {})
-        if name not in means:
-            means[name] = keras.metrics.Mean(name=name)
-            self._tracker.unlock()
-            self._metrics.append(means[name])
-            self._tracker.lock()
-        means[name].update_state(value)
-
-    return add_metric
+def _add_metric(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Refuse: a metric that a call makes has variables, which a step on JAX cannot make."""
+    raise out_of_reach(
+        what=f"{type(self).__name__}.add_metric",
+        why="it makes a variable while the step is traced",
+        write="compile(metrics=[...]), or self.mean = keras.metrics.Mean(name=...) in __init__ and "
+        "self.mean.update_state(value) in call",
+    )
 
 
 def _add_loss(stock: Method) -> Method:

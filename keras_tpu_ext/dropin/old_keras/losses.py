@@ -1,7 +1,7 @@
 """Losses as Keras 2 called them: reductions by their old names, and labels in their own type and rank.
 
 Keras 2 gave a loss of the user's labels with a dimension more, if they had one and the predictions two, and
-whole-number labels as they were. Keras 3 casts labels to floats, and gives a class that inherits from `Loss` no dimension.
+whole-number labels as they were. Keras 3 casts labels to floats, and adds no dimension for a class of the user's.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from keras_tpu_ext.dropin.report import mapped, told
 
 Method = Callable[..., Any]
 
+_DTYPES = ("float", "bfloat", "mixed", "int")
 _ADD_WEIGHT = ("name", "shape", "aggregation", "synchronization", "initializer", "dtype")  # Keras 2's order
 
 
@@ -69,7 +70,7 @@ def _get_metric(stock: Method) -> Method:
             identifier = keras.metrics.MeanMetricWrapper(identifier, name=identifier.name)
         metric = stock(identifier, y_true, y_pred)
         if "update_state" not in vars(metric):
-            vars(metric)["update_state"] = _on_old_labels(metric.update_state)
+            metric.__dict__["update_state"] = _on_old_labels(metric.update_state)
         return metric
 
     return get_metric
@@ -89,7 +90,7 @@ def _metric(init: Method) -> Method:
     """Take `Metric(name, dtype)`, the order of Keras 2, and its other arguments."""
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        if args and isinstance(args[0], str) and not keras.backend.is_float_dtype(args[0]):
+        if args and isinstance(args[0], str) and not args[0].startswith(_DTYPES):
             mapped("Metric(name)", "Metric(name=)")
             kwargs.update(zip(("name", "dtype"), args, strict=False))
             args = ()

@@ -129,14 +129,18 @@ def _of_loop(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_batch(stock: Method) -> Method:
-    """Return the metrics of this batch, unless told not to: Keras 3 returns the mean of all batches until now."""
+    """Take `reset_metrics=False`: the metrics of all batches since they were reset."""
 
     @functools.wraps(stock)
     def on_batch(self: Any, *args: Any, reset_metrics: bool = True, **kwargs: Any) -> Any:
         if reset_metrics:
-            mapped("train_on_batch, test_on_batch", "metrics of the batch, as in Keras 2")
-            self.reset_metrics()
-        return stock(self, *args, **kwargs)
+            return stock(self, *args, **kwargs)
+        mapped("reset_metrics=False", "the metrics of all batches")
+        vars(self)["reset_metrics"] = lambda: None  # Keras 3 resets without being asked
+        try:
+            return stock(self, *args, **kwargs)
+        finally:
+            del vars(self)["reset_metrics"]
 
     return on_batch
 
@@ -149,7 +153,10 @@ def _fit_generator(self: Any, generator: Any, steps_per_epoch: Any = None, epoch
             value = kwargs.pop(name)
             steps_per_epoch, epochs = (value, epochs) if name == "samples_per_epoch" else (steps_per_epoch, value)
     verbose = kwargs.pop("verbose", 1)
-    kwargs.setdefault("shuffle", True)
+    if hasattr(generator, "__getitem__"):
+        kwargs.setdefault("shuffle", True)
+    else:
+        kwargs["shuffle"] = False  # nothing to shuffle, and Keras 3 would say so
     return self.fit(generator, steps_per_epoch=steps_per_epoch, epochs=epochs, verbose=verbose, **kwargs)
 
 

@@ -3,7 +3,7 @@
     .envs/keras2-tf215/bin/python tests/dropin/references/make_old_keras.py
 
 writes old_keras.json and the files in old_keras/. Each case is a function that returns what JSON can hold, written as
-kernels of 2020 to 2022 were. Optimizers are those of `optimizers.legacy`: `tf.keras.optimizers` until TensorFlow 2.11.
+kernels of 2020 to 2022 were. Optimizers are those of `optimizers.legacy`: `tf.keras.optimizers` of before 2.11.
 """
 
 from __future__ import annotations

@@ -1,0 +1,237 @@
+"""Arguments, attributes and methods of layers, models, losses and metrics of old Keras."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dropin.old_keras_cases import EXPECTED, assert_same, cases
+from keras_tpu_ext.dropin import OutOfReachError, report
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
+layers = tf.keras.layers
+
+
+@pytest.mark.parametrize("name", ["regularizers", "activations", "layers"])
+def test_same_numbers_as_then(name):
+    assert_same(getattr(cases, f"{name}_case")(), EXPECTED[name])
+
+
+@pytest.mark.parametrize("name", cases.LOSSES)
+def test_losses_train_as_then(name):
+    assert_same(cases.loss_case(name), EXPECTED[f"loss {name}"])
+
+
+def test_embedding_of_a_matrix_builds_the_sequential():
+    matrix = cases.values(7, 3)
+    model = tf.keras.Sequential([layers.Embedding(7, 3, weights=[matrix], input_length=5, trainable=False)])
+    assert model.built
+    assert model.input_shape == (None, 5)
+    assert model.output_shape == (None, 5, 3)
+    np.testing.assert_array_equal(model.predict(np.array([[1, 2, 3, 4, 0]]), verbose=0)[0], matrix[[1, 2, 3, 4, 0]])
+    assert tf.keras.Sequential([layers.Embedding(np.int64(7), 3)]).built
+
+
+def test_weights_of_any_layer():
+    kernel, bias = cases.values(4, 2), cases.values(2)
+    layer = layers.Dense(2, weights=[kernel, bias], input_dim=4)
+    assert tf.keras.Sequential([layer]).built
+    np.testing.assert_array_equal(layer.get_weights()[0], kernel)
+    np.testing.assert_array_equal(layer.get_weights()[1], bias)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: layers.Dense(2, batch_input_shape=(None, 4)),
+        lambda: layers.Dense(2, input_dim=4),
+        lambda: layers.Dense(2, input_shape=(4)),
+        lambda: layers.Dense(2, input_shape=[4]),
+        lambda: layers.LSTM(2, implementation=1, input_shape=(3, 4)),
+        lambda: layers.BatchNormalization(axis=[1], fused=True, input_shape=(4,)),
+        lambda: layers.Dropout(p=0.5, input_shape=(4,)),
+        lambda: layers.LeakyReLU(alpha=0.1, input_shape=(4,)),
+        lambda: layers.Lambda(lambda x: tf.cast(x, tf.float32) / 255.0, input_shape=[4]),
+        lambda: layers.CuDNNLSTM(2, input_shape=(3, 4)),
+        lambda: layers.CuDNNGRU(2, input_shape=(3, 4)),
+    ],
+)
+def test_old_arguments_of_a_first_layer(make):
+    model = tf.keras.Sequential()
+    model.add(make())
+    assert model.built
+    model.predict(np.ones((2, *model.input_shape[1:])), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: layers.LSTM(2, time_major=True), r"LSTM\(time_major=True\) cannot run on JAX"),
+        (lambda: layers.BatchNormalization(virtual_batch_size=4), r"virtual_batch_size=4\) cannot run on JAX"),
+        (lambda: layers.BatchNormalization(axis=[1, 2]), r"axis=\[1, 2\]\).*a Reshape that joins the axes"),
+    ],
+)
+def test_what_would_change_numbers_is_refused(make, text):
+    with pytest.raises(OutOfReachError, match=text):
+        make()
+
+
+def test_unknown_arguments_are_refused_still():
+    with pytest.raises(ValueError, match="Unrecognized keyword arguments"):
+        layers.Dense(2, nothing=1)
+    with pytest.raises(TypeError, match="nothing"):
+        keras.regularizers.L2(nothing=1)
+
+
+def test_slash_in_names():
+    inputs = layers.Input(shape=4, name="in/put")
+    model = tf.keras.Model(inputs, layers.Dense(2, name="block/dense")(inputs), name="my/model")
+    assert model.get_layer("block/dense").name == "block_dense"
+    assert model.name == "my_model"
+    assert "block/dense" in report.summary()
+
+
+def test_model_of_input_and_output():
+    x = layers.Input((4,))
+    model = tf.keras.models.Model(input=x, output=layers.Dense(2)(x))
+    assert model.output_shape == (None, 2)
+
+    class Own(tf.keras.Model):
+        pass
+
+    assert Own(input=x, output=layers.Dense(3)(x)).output_shape == (None, 3)
+    assert tf.keras.Sequential([layers.Dense(2)], "name").name == "name"
+
+
+def test_shapes_of_layers():
+    model = cases.conv_model()
+    assert model.get_layer("conv").input_shape == (None, 8, 8, 3)
+    assert model.layers[1].output_shape == (None, 8, 8, 4)
+    assert model.get_layer("gap").output.shape == (None, 4)
+    with pytest.raises(AttributeError, match="never been called"):
+        _ = layers.Dense(2).output_shape
+
+    class Own(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.output_shape = 3
+
+    assert Own().output_shape == 3
+
+
+class Attention(layers.Layer):
+    """The layer that text kernels have."""
+
+    def __init__(self, step_dim, **kwargs):
+        self.supports_masking = True
+        self.step_dim = step_dim
+        super().__init__(**kwargs)
+
+    def build(self, input_shape):
+        assert len(input_shape) == 3
+        size = input_shape.as_list()[-1]
+        self.W = self.add_weight("W", (size,), initializer="glorot_uniform" if size == 1 else "uniform")
+        self.b = self.add_weight(name="b", shape=(input_shape[1],), initializer="zero", use_resource=True)
+        self.built = True
+        super().build(input_shape)
+
+    def call(self, x, mask=None):
+        scores = tf.squeeze(tf.matmul(x, tf.expand_dims(self.W, -1)), -1) + self.b
+        weights = tf.exp(scores)
+        if mask is not None:
+            weights *= tf.cast(mask, tf.float32)
+        weights /= tf.reduce_sum(weights, axis=1, keepdims=True) + 1e-7
+        return tf.reduce_sum(x * tf.expand_dims(weights, -1), axis=1)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+
+def test_own_layer_as_written_then():
+    model = tf.keras.Sequential(
+        [layers.Embedding(9, 4, input_length=5, mask_zero=True), Attention(5), layers.Dense(1, activation="sigmoid")]
+    )
+    model.compile("adam", "binary_crossentropy", ["acc"])
+    history = model.fit(np.arange(40).reshape(8, 5) % 9, np.arange(8) % 2, epochs=1, verbose=0)
+    assert set(history.history) == {"loss", "acc"}
+
+
+class Own(layers.Layer):
+    """A layer with losses of its own."""
+
+    def call(self, x):
+        self.add_loss(lambda: 0.5 * tf.reduce_mean(x))
+        self.add_update([])
+        return x
+
+
+def test_own_losses_of_a_layer():
+    model = tf.keras.Sequential([Own(input_shape=(4,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.full((8, 4), 3.0, "float32")
+    history = model.fit(x, np.zeros(8), batch_size=4, epochs=1, verbose=0).history
+    assert history["loss"][0] > 1.5
+    with pytest.raises(OutOfReachError, match=r"Own\.add_metric cannot run on JAX.*keras\.metrics\.Mean"):
+        model.layers[0].add_metric(x, name="x")
+
+
+class F1(tf.keras.metrics.Metric):
+    """A metric as kernels wrote it."""
+
+    def __init__(self, name="f1", **kwargs):
+        super().__init__(name, **kwargs)
+        self.hits = self.add_weight("hits", initializer="zeros")
+        self.count = self.add_weight(name="count", shape=(), aggregation=tf.VariableAggregation.SUM)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        assert len(y_true.shape) == len(y_pred.shape)
+        same = tf.cast(tf.equal(tf.cast(y_true, tf.float32), tf.round(y_pred)), tf.float32)
+        self.hits.assign_add(tf.reduce_sum(same))
+        self.count.assign_add(tf.cast(tf.size(same), tf.float32))
+
+    def result(self):
+        return self.hits / self.count
+
+    def reset_states(self):
+        self.hits.assign(0.0)
+        self.count.assign(0.0)
+
+
+def test_own_metric():
+    metric = F1()
+    model = cases.small_model("sigmoid")
+    model.compile("sgd", "binary_crossentropy", [metric, "acc"])
+    history = model.fit(cases.values(8, 4), np.arange(8) % 2, epochs=2, verbose=0).history
+    np.testing.assert_allclose(history["f1"], history["acc"])
+    metric.reset_states()
+    assert float(metric.count) == 0
+    mean = tf.keras.metrics.Mean("name")
+    mean.update_state(3.0)
+    mean.reset_states()
+    assert mean.name == "name"
+    assert float(mean.result()) == 0
+
+
+def test_reductions():
+    for reduction in ("AUTO", "NONE", "SUM", "SUM_OVER_BATCH_SIZE"):
+        value = getattr(tf.keras.losses.Reduction, reduction)
+        assert value == getattr(keras.losses.Reduction, reduction)
+        loss = tf.keras.losses.MeanSquaredError(reduction=value)
+        assert np.shape(loss(np.ones((3, 2)), np.zeros((3, 2)))) == ((3,) if reduction == "NONE" else ())
+    with pytest.raises(ValueError, match="Invalid value for argument `reduction`"):
+        tf.keras.losses.MeanSquaredError(reduction="nothing")
+
+
+def test_ordinary_layers_are_as_before():
+    for layer in (
+        keras.layers.Dense(2, "relu", name="a"),
+        keras.layers.Embedding(3, 2),
+        keras.layers.BatchNormalization(1, momentum=0.9),
+        keras.layers.AveragePooling2D(3),
+        keras.layers.Dropout(0.2),
+        keras.layers.ConvLSTM2D(2, 3, recurrent_activation="sigmoid"),
+        keras.layers.LSTM(3, recurrent_activation="hard_sigmoid"),
+    ):
+        config = layer.get_config()
+        assert type(layer).from_config(config).get_config() == config
+    assert keras.regularizers.L1L2(0.1).get_config() == {"l1": pytest.approx(0.1), "l2": 0.0}

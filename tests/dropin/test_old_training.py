@@ -1,0 +1,151 @@
+"""Training of old Keras: arguments and methods, what history and evaluate give."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dropin.old_keras_cases import EXPECTED, assert_same, cases
+from keras_tpu_ext import strategy_scope
+from keras_tpu_ext.dropin import report
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
+X, Y = cases.values(8, 4), cases.values(8, 1)
+
+
+def compiled(*args, **kwargs):
+    model = cases.small_model()
+    model.compile("sgd", "mse", *args, **kwargs)
+    return model
+
+
+@pytest.mark.parametrize("name", cases.METRICS)
+def test_metrics_have_the_names_of_then(name):
+    assert_same(cases.metrics_case(name), EXPECTED[f"metrics {name}"])
+
+
+@pytest.mark.parametrize("name", cases.TWO_OUTPUTS)
+def test_outputs_have_the_names_of_then(name):
+    assert_same(cases.two_outputs_case(name), EXPECTED[f"outputs {name}"])
+
+
+@pytest.mark.parametrize("name", ["dict", "one flat list of two"])
+def test_outputs_in_the_exact_step(name):
+    with strategy_scope(require="cpu"):
+        assert_same(cases.two_outputs_case(name), EXPECTED[f"outputs {name}"])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")  # Keras's default
+def test_old_arguments_of_fit(exact):
+    with strategy_scope(require="cpu", exact=exact):
+        model = compiled()
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).repeat()
+        history = model.fit(
+            data,
+            nb_epoch=2,
+            steps_per_epoch=8 / 3,
+            validation_data=data,
+            validation_steps=np.float64(1.5),
+            workers=4,
+            use_multiprocessing=True,
+            max_queue_size=10,
+            verbose=0,
+        )
+        assert history.params["steps"] == 3
+        assert history.params["epochs"] == 2
+        assert len(history.history["val_loss"]) == 2
+        assert np.shape(model.predict(data, steps=1.5, workers=2)) == (4, 1)
+        assert isinstance(model.evaluate(data, steps=2.0, verbose=0, max_queue_size=3), float)
+    assert "steps_per_epoch=2.66" in report.summary()
+
+
+def test_old_arguments_of_compile():
+    model = compiled(
+        metrics=["mae"],
+        experimental_run_tf_function=False,
+        sample_weight_mode="temporal",
+        target_tensors=None,
+        run_eagerly=None,
+        steps_per_execution=None,
+    )
+    model.fit(X, Y, verbose=0)
+    assert compiled(["mae"]).evaluate(X, Y, verbose=0)[1] > 0
+    assert compiled(experimental_steps_per_execution=2).steps_per_execution == 2
+    with pytest.raises(TypeError, match="nothing"):
+        compiled(nothing=1)
+
+
+def test_third_argument_that_holds_numbers_is_of_keras_3():
+    model = compiled([0.5])
+    whole = compiled()
+    np.testing.assert_allclose(model.evaluate(X, Y, verbose=0) * 2, whole.evaluate(X, Y, verbose=0), rtol=1e-5)
+
+
+def generator():
+    while True:
+        for i in range(0, 8, 2):
+            yield X[i : i + 2], Y[i : i + 2]
+
+
+def test_generators():
+    model, other = compiled(), compiled()
+    model.fit_generator(generator(), steps_per_epoch=4.0, epochs=2, verbose=0, workers=1)
+    other.fit(X, Y, batch_size=2, epochs=2, shuffle=False, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], other.get_weights()[0], rtol=1e-5)
+    np.testing.assert_allclose(
+        model.evaluate_generator(generator(), steps=4), other.evaluate(X, Y, verbose=0), rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        model.predict_generator(generator(), 4, workers=1), other.predict(X, verbose=0), rtol=1e-4
+    )
+
+
+class Batches(tf.keras.utils.Sequence):
+    """A sequence as kernels wrote it."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return X[index * 2 : index * 2 + 2], Y[index * 2 : index * 2 + 2]
+
+
+@pytest.mark.filterwarnings("ignore:Your `PyDataset` class should call:UserWarning")
+def test_sequences():
+    model, other = compiled(), compiled()
+    model.fit_generator(Batches(), epochs=1, shuffle=False, verbose=0, use_multiprocessing=False)
+    other.fit(X, Y, batch_size=2, shuffle=False, verbose=0)
+    np.testing.assert_allclose(model.get_weights()[0], other.get_weights()[0], rtol=1e-5)
+
+
+def test_batches_have_their_own_metrics():
+    model, other = compiled(), compiled()
+    for i in range(0, 8, 2):
+        loss = model.train_on_batch(X[i : i + 2], Y[i : i + 2])
+    other.fit(X[:6], Y[:6], batch_size=2, shuffle=False, verbose=0)
+    np.testing.assert_allclose(loss, other.evaluate(X[6:], Y[6:], verbose=0), rtol=1e-5)
+    first = model.test_on_batch(X[:2], Y[:2])
+    both = model.test_on_batch(X[2:4], Y[2:4], reset_metrics=False)
+    np.testing.assert_allclose(both, model.evaluate(X[:4], Y[:4], verbose=0), rtol=1e-5)
+    assert first != both
+
+
+def test_methods_that_are_gone():
+    model = cases.small_model("sigmoid")
+    model._make_predict_function()
+    scores = model.predict(X, verbose=0)
+    np.testing.assert_array_equal(model.predict_proba(X), scores)
+    np.testing.assert_array_equal(model.predict_classes(X), scores > 0.5)
+    np.testing.assert_array_equal(cases.small_model(units=3).predict_classes(X).shape, (8,))
+    model.reset_states()
+    assert model.metrics_names == []
+
+
+def test_ordinary_training_is_as_before():
+    model = cases.small_model()
+    model.compile(keras.optimizers.Adam(0.1), loss=keras.losses.MeanSquaredError(), metrics=["mean_absolute_error"])
+    history = model.fit(X, Y, 4, 2, 0).history
+    assert list(history) == ["loss", "mean_absolute_error"]
+    assert set(model.evaluate(X, Y, verbose=0, return_dict=True)) == {"loss", "mean_absolute_error"}
