@@ -1,15 +1,18 @@
-"""Replace or add attributes of the frameworks, for as long as the process lives."""
+"""Replace or add attributes of the frameworks, for as long as the process lives.
+
+Not as `_runtime` patches, which takes its patches back: what stands here is there before, and a later patch goes round it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext._runtime.common import patches
+from keras_tpu_ext._runtime.common.patch_table import attribute_of
 
 
 def replace(target: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace an attribute that is there.
+    """Replace an attribute that is there; of several replacements the last goes round the others.
 
     Args:
         target: A module or a class.
@@ -19,7 +22,12 @@ def replace(target: Any, name: str, make: Callable[[Any], Any]) -> None:
     Raises:
         LookupError: If the table does not have `name`.
     """
-    patches.install([(target, name, make)])
+    attribute = attribute_of(name)
+    raw = next((vars(cls)[attribute] for cls in getattr(target, "__mro__", ()) if attribute in vars(cls)), None)
+    if isinstance(raw, (classmethod, staticmethod)):
+        setattr(target, attribute, type(raw)(make(raw.__func__)))
+    else:
+        setattr(target, attribute, make(getattr(target, attribute)))
 
 
 def add(target: Any, name: str, value: object) -> None:
