@@ -1,6 +1,6 @@
 """Control flow of TensorFlow on JAX values, `tf.function` and gradients of the user's own.
 
-These functions do not ask a dispatcher. They are replaced by argument: on TensorFlow's tensors they stay what they are.
+These functions do not ask a dispatcher. They are replaced by argument: on TensorFlow's tensors they are what they were.
 """
 
 from __future__ import annotations
@@ -11,42 +11,28 @@ from typing import Any
 
 import jax
 import keras
-import numpy as np
 import tensorflow as tf
 from jax import numpy as jnp
 from keras import tree
-from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from keras_tpu_ext.dropin import tensors
-from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin import tensors, tf_variables
+from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.dropin.functions.random import is_in_layer
-from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.own_gradients import array, arrays, custom_gradient, recompute_grad, with_gradient
+from keras_tpu_ext.dropin.patching import replace
 from keras_tpu_ext.dropin.report import mapped
-
-_ON_A_TENSOR = """
-Old Keras turned `if`, `while` and `for` on a tensor into TensorFlow's by AutoGraph; on JAX a program decides before it \
-has numbers. Write instead: tf.where(condition, a, b) or tf.cond(condition, lambda: a, lambda: b). See docs/dropin.md."""
+from keras_tpu_ext.dropin.tf_variables import is_traced
 
 
-def is_traced() -> bool:
-    """Return whether JAX traces a function."""
-    return bool(is_in_jax_tracing_scope())
-
-
-def _array(value: Any) -> Any:
-    return jnp.asarray(value.numpy() if hasattr(value, "numpy") and not isinstance(value, jax.Array) else value)
-
-
-def _arrays(values: Any) -> Any:
-    """Return a structure with JAX arrays for tensors of all kinds and numbers."""
-    return tree.map_structure(_array, values)
+class ConditionOnTensorError(OutOfReachError, TypeError):
+    """Python asks whether a tensor is true while JAX traces; a `TypeError`, as JAX's own for this is."""
 
 
 def _like(structure: Any, values: Any) -> Any:
     """Return arrays in the structure that a loop carries."""
-    return tree.pack_sequence_as(structure, tree.flatten(_arrays(values)))
+    return tree.pack_sequence_as(structure, tree.flatten(arrays(values)))
 
 
 def cond(pred: Any, true_fn: Any = None, false_fn: Any = None, *others: Any, **options: Any) -> Any:
@@ -55,7 +41,7 @@ def cond(pred: Any, true_fn: Any = None, false_fn: Any = None, *others: Any, **o
         return tree.map_structure(lambda a, b: tf.where(pred, a, b), true_fn(), false_fn())
     if not isinstance(pred, jax.core.Tracer):
         return true_fn() if pred else false_fn()
-    return jax.lax.cond(_array(pred).astype(bool), lambda: _arrays(true_fn()), lambda: _arrays(false_fn()))
+    return jax.lax.cond(array(pred).astype(bool), lambda: arrays(true_fn()), lambda: arrays(false_fn()))
 
 
 def case(pred_fn_pairs: Any, default: Any = None, *others: Any, **options: Any) -> Any:
@@ -73,8 +59,11 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any = None, name: s
     functions = [one if callable(one) else one[1] for one in _by_index(pairs)]
     functions.append(default or functions[-1])
     last = len(functions) - 1
+    if isinstance(branch_index, keras.KerasTensor):
+        pairs = [(tf.equal(branch_index, i), function) for i, function in enumerate(functions[:-1])]
+        return case(pairs, functions[-1])
     index = jnp.where((branch_index < 0) | (branch_index > last), last, branch_index)
-    return jax.lax.switch(index, [lambda one=one: _arrays(one()) for one in functions])
+    return jax.lax.switch(index, [lambda one=one: arrays(one()) for one in functions])
 
 
 def _by_index(pairs: Iterable[Any]) -> list[Any]:
@@ -94,12 +83,14 @@ def while_loop(
     name: str | None = None,
     **options: Any,
 ) -> Any:
-    """Run `body` as long as `cond` holds: in Python where its condition is known, which has gradients; else in JAX."""
+    """Run `body` as long as `cond` holds: in Python where the condition is known, else in JAX."""
     left = None if maximum_iterations is None else int(maximum_iterations)
     while left != 0:
         more = cond(*loop_vars)
+        if isinstance(more, keras.KerasTensor):
+            return tensors.call("while_loop", (cond, body, loop_vars), {"maximum_iterations": left})
         if isinstance(more, jax.core.Tracer):
-            return _traced_loop(cond, body, _arrays(loop_vars), left)
+            return _traced_loop(cond, body, arrays(loop_vars), left)
         if not more:
             break
         loop_vars = _sequence(body(*loop_vars), loop_vars)
@@ -136,7 +127,7 @@ def map_fn(
     fn_output_signature: Any = None,
 ) -> Any:
     """Apply a function to each element along the first axis, one after the other."""
-    found = jax.lax.map(lambda element: _arrays(fn(element)), _arrays(elems))
+    found = jax.lax.map(lambda element: arrays(fn(element)), arrays(elems))
     kinds = [_dtype_of(one) for one in tree.flatten(fn_output_signature if dtype is None else dtype)]
     if not kinds or kinds[0] is None:
         return found
@@ -151,7 +142,7 @@ def _dtype_of(signature: Any) -> Any:
 
 def vectorized_map(fn: Callable[..., Any], elems: Any, *others: Any, **options: Any) -> Any:
     """Apply a function to each element along the first axis, all at once."""
-    return jax.vmap(lambda element: _arrays(fn(element)))(_arrays(elems))
+    return jax.vmap(lambda element: arrays(fn(element)))(arrays(elems))
 
 
 def scan(
@@ -166,7 +157,7 @@ def scan(
     name: str | None = None,
 ) -> Any:
     """Accumulate along the first axis, and return each state."""
-    start, rest = _started(_arrays(elems), initializer, last=reverse)
+    start, rest = _started(arrays(elems), initializer, last=reverse)
 
     def step(state: Any, element: Any) -> tuple[Any, Any]:
         state = _like(state, fn(state, element))
@@ -182,13 +173,13 @@ def scan(
 def _started(elems: Any, initializer: Any, *, last: bool) -> tuple[Any, Any]:
     """Return the first state, and the elements that remain."""
     if initializer is not None:
-        return _arrays(initializer), elems
+        return arrays(initializer), elems
     first, rest = (-1, slice(None, -1)) if last else (0, slice(1, None))
     return tree.map_structure(lambda x: x[first], elems), tree.map_structure(lambda x: x[rest], elems)
 
 
 def _fold(fn: Any, elems: Any, initializer: Any, *, last: bool) -> Any:
-    start, rest = _started(_arrays(elems), initializer, last=last)
+    start, rest = _started(arrays(elems), initializer, last=last)
     return jax.lax.scan(lambda state, x: (_like(state, fn(state, x)), None), start, rest, reverse=last)[0]
 
 
@@ -200,72 +191,6 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any = None, *others: 
 def foldr(fn: Callable[..., Any], elems: Any, initializer: Any = None, *others: Any, **options: Any) -> Any:
     """Accumulate along the first axis, from its end."""
     return _fold(fn, elems, initializer, last=True)
-
-
-def with_gradient(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run what `tf.custom_gradient` decorates: a function that returns its result and its gradient's function."""
-    at = [i for i, one in enumerate(args) if hasattr(one, "dtype")]
-
-    def run(*values: Any) -> tuple[Any, Callable[..., Any]]:
-        given = [*args]
-        for i, value in zip(at, values, strict=True):
-            given[i] = value
-        result, gradient = function(*given, **kwargs)
-        return _arrays(result), gradient
-
-    @jax.custom_vjp
-    def differentiable(*values: Any) -> Any:
-        return run(*values)[0]
-
-    def backward(values: Any, upstream: Any) -> tuple[Any, ...]:
-        found = run(*values)[1](*tree.flatten(upstream))
-        found = [*found] if isinstance(found, (list, tuple)) else [found]
-        by_argument = dict(enumerate(found)) if len(found) == len(args) else dict(zip(at, found, strict=True))
-        return tuple(_gradient(value, by_argument[i]) for i, value in zip(at, values, strict=True))
-
-    differentiable.defvjp(lambda *values: (differentiable(*values), values), backward)
-    return differentiable(*(_array(args[i]) for i in at))
-
-
-def _gradient(value: Any, found: Any) -> Any:
-    if not jnp.issubdtype(value.dtype, jnp.inexact):
-        return np.zeros(value.shape, jax.dtypes.float0)
-    return (
-        jnp.zeros_like(value) if found is None else jnp.broadcast_to(_array(found), value.shape).astype(value.dtype)
-    )
-
-
-def _custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    def custom_gradient(f: Any = None) -> Any:
-        if f is None:
-            return custom_gradient
-        on_tensorflow = original(f)
-
-        @functools.wraps(f)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if tensors.has_jax_value((args, kwargs)):
-                return tensors.call("custom_gradient", (f, *args), kwargs)
-            return on_tensorflow(*args, **kwargs)
-
-        return function
-
-    return custom_gradient
-
-
-def _recompute_grad(original: Callable[..., Any]) -> Callable[..., Any]:
-    def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
-        on_tensorflow = original(f)
-
-        @functools.wraps(f)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if tensors.has_jax_value((args, kwargs)):
-                mapped("tf.recompute_grad", "the same numbers, without computing twice")
-                return f(*args, **kwargs)
-            return on_tensorflow(*args, **kwargs)
-
-        return function
-
-    return recompute_grad
 
 
 def _call_of_function(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -288,28 +213,23 @@ def _as_condition(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def __bool__(self: Any) -> bool:  # noqa: N807, it becomes this method
         try:
             return original(self)
-        except jax.errors.TracerBoolConversionError as error:
-            error.args = (f"{error}{_ON_A_TENSOR}",)
-            raise
+        except jax.errors.TracerBoolConversionError:
+            told = out_of_reach(
+                what="an `if` or `while` on a tensor, which Keras 2 turned into TensorFlow's by AutoGraph,",
+                why="a program that is traced decides before there are numbers",
+                write="tf.where(condition, a, b), or tf.cond(condition, lambda: a, lambda: b)",
+            )
+            raise ConditionOnTensorError(str(told)) from None
 
     return __bool__
-
-
-def _value_of_variable(variable: Any) -> Any:
-    if not is_traced():
-        return jnp.asarray(variable.numpy())
-    raise out_of_reach(
-        what=f"the tf.Variable {variable.name!r} in a model",
-        why="a JAX step would neither train it nor see a new value",
-        write="self.add_weight(...) in the layer, or keras.Variable(...)",
-    )
 
 
 CONTROL: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop)
 }
-_RUNS_ON_KERAS_TENSORS = ("case", "cond")  # these look at functions, which a functional model runs while it is built
+# Of these a functional model runs the functions while it is built, which may use its tensors.
+_RUNS_ON_KERAS_TENSORS = ("case", "cond", "switch_case", "while_loop")
 
 _RANDOM = ("gamma", "normal", "poisson", "truncated_normal", "uniform")  # these get no tensor to choose by
 _RANDOM_IN_V1 = ("random_gamma", "random_normal", "random_uniform", "truncated_normal")
@@ -348,15 +268,21 @@ def _in_layers(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
+def extend_table(functions: dict[str, Callable[..., Any]]) -> None:
+    """Add functions to those that run on JAX values, also as operations of functional models."""
+    for table in (TABLE, tensors._OPERATIONS):
+        table.update(functions)
+
+
 def _modules() -> Sequence[tuple[str, Any]]:
     return [("tensorflow", tf), ("tensorflow.compat.v1", tf.compat.v1), ("tensorflow.compat.v2", tf.compat.v2)]
 
 
 def install() -> None:
     """Replace TensorFlow's functions in the modules where programs find them."""
-    TABLE.update(CONTROL | {"custom_gradient": with_gradient})
+    extend_table(CONTROL | {"custom_gradient": with_gradient})
     makers = {name: by_argument(name) for name in CONTROL}
-    makers |= {"custom_gradient": _custom_gradient, "recompute_grad": _recompute_grad}
+    makers |= {"custom_gradient": custom_gradient, "recompute_grad": recompute_grad}
     for path, module in _modules():
         for name, make in makers.items():
             replace(module, f"{path}.{name}", make)
@@ -367,4 +293,4 @@ def install() -> None:
         replace(tf.compat.v1, f"tensorflow.compat.v1.{name}", _in_layers(f"random.{name.removeprefix('random_')}"))
     replace(polymorphic_function.Function, f"{polymorphic_function.__name__}.Function.__call__", _call_of_function)
     replace(jax.core.Tracer, "jax.core.Tracer.__bool__", _as_condition)
-    add(tf.Variable, "__jax_array__", _value_of_variable)
+    tf_variables.install()

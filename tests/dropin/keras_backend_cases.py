@@ -1,3 +1,4 @@
+# ruff: noqa: N803, programs call it K
 """Uses of `keras.backend`, as old programs have them: functions of `K` and of an array of floats, shape (4, 5, 3).
 
 Nothing of a framework is imported, so that Keras 2 can run them too.
@@ -48,8 +49,12 @@ CASES = {
     "cast": lambda K, x: K.cast(x > 0, "float32") + K.cast(K.cast(x * 3, "int32"), "float32"),
     "cast_to_floatx": lambda K, x: K.cast(x > 0, K.floatx()),
     "categorical_crossentropy": lambda K, x: K.categorical_crossentropy(K.one_hot(LABELS, 3), K.abs(x)),
-    "categorical_crossentropy, logits": lambda K, x: K.categorical_crossentropy(K.one_hot(LABELS, 3), x, from_logits=True),
-    "categorical_crossentropy, axis": lambda K, x: K.categorical_crossentropy(K.softmax(K.constant(OTHER)), K.exp(x), axis=1),
+    "categorical_crossentropy, logits": lambda K, x: K.categorical_crossentropy(
+        K.one_hot(LABELS, 3), x, from_logits=True
+    ),
+    "categorical_crossentropy, axis": lambda K, x: K.categorical_crossentropy(
+        K.softmax(K.constant(OTHER)), K.exp(x), axis=1
+    ),
     "clip": lambda K, x: K.clip(x, -0.5, 0.5),
     "clip, one side": lambda K, x: K.clip(x, 0.0, None),
     "concatenate": lambda K, x: K.concatenate([x, x * 2, K.constant(OTHER)]),
@@ -79,7 +84,9 @@ CASES = {
     "dot, matrices": lambda K, x: K.dot(x[0], K.constant(WEIGHTS)),
     "dot, of three axes": lambda K, x: K.dot(K.constant(WEIGHTS.T), K.permute_dimensions(x, (0, 2, 1))),
     "elu": lambda K, x: K.elu(x) + K.elu(x, alpha=0.5),
-    "equal": lambda K, x: K.cast(K.equal(K.round(x), 0.0), "float32") + K.cast(K.not_equal(K.sign(x), 1.0), "float32"),
+    "equal": lambda K, x: (
+        K.cast(K.equal(K.round(x), 0.0), "float32") + K.cast(K.not_equal(K.sign(x), 1.0), "float32")
+    ),
     "exp": lambda K, x: K.exp(x),
     "expand_dims": lambda K, x: K.expand_dims(x) + K.expand_dims(x, axis=1)[:, 0, :, :, None],
     "flatten": lambda K, x: K.flatten(x),
@@ -114,7 +121,9 @@ CASES = {
     "reshape": lambda K, x: K.reshape(x, (-1, K.int_shape(x)[2])),
     "reshape, by shape": lambda K, x: K.reshape(x, (K.shape(x)[0], -1)),
     "resize_images": lambda K, x: K.resize_images(images(K, x), 2, 3, "channels_last"),
-    "resize_images, bilinear": lambda K, x: K.resize_images(images(K, x), 2, 2, "channels_last", interpolation="bilinear"),
+    "resize_images, bilinear": lambda K, x: K.resize_images(
+        images(K, x), 2, 2, "channels_last", interpolation="bilinear"
+    ),
     "reverse": lambda K, x: K.reverse(x, axes=1) + K.reverse(x, axes=[0, 2]),
     "rnn": lambda K, x: K.rnn(step, x, [K.zeros_like(x[:, 0])])[1],
     "rnn, backwards, masked": lambda K, x: K.rnn(
@@ -145,8 +154,10 @@ CASES = {
     "tile": lambda K, x: K.tile(x, [1, 2, 1]) + K.tile(x, (1, 2, 1)),
     "transpose": lambda K, x: K.transpose(x[0]),
     # As losses and metrics of old programs have them.
-    "dice": lambda K, x: 1 - (2.0 * K.sum(K.flatten(K.sigmoid(x)) * K.flatten(K.constant(OTHER > 0))) + 1) / (
-        K.sum(K.flatten(K.sigmoid(x))) + K.sum(K.flatten(K.cast(OTHER > 0, "float32"))) + 1
+    "dice": lambda K, x: (
+        1
+        - (2.0 * K.sum(K.flatten(K.sigmoid(x)) * K.flatten(K.constant(OTHER > 0))) + 1)
+        / (K.sum(K.flatten(K.sigmoid(x))) + K.sum(K.flatten(K.cast(OTHER > 0, "float32"))) + 1)
     ),
     "focal": lambda K, x: K.mean(
         -K.constant(OTHER > 0) * 0.25 * K.pow(1.0 - K.sigmoid(x), 2.0) * K.log(K.clip(K.sigmoid(x), K.epsilon(), 1.0))

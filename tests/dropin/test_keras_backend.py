@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.keras import backend as K
+from tensorflow.keras import backend as K  # noqa: N812, as all programs call it
 
 import keras_tpu_ext as kte
 from dropin.keras_backend_cases import CASES, NO_FLOATS, X
@@ -64,7 +64,8 @@ def test_it_stays_tensorflows_in_a_pipeline():
 
 
 @pytest.mark.parametrize(
-    "module", ["keras.backend", "tensorflow.keras.backend", "keras._tf_keras.keras.backend", "keras.src.legacy.backend"]
+    "module",
+    ["keras.backend", "tensorflow.keras.backend", "keras._tf_keras.keras.backend", "keras.src.legacy.backend"],
 )
 def test_all_names_are_in_all_spellings(module):
     module = importlib.import_module(module)
@@ -90,7 +91,8 @@ def test_a_value_is_read_and_set():
 
 def test_variables_are_used_in_a_trace():
     outside = K.variable([1.0, 2.0, 3.0])
-    found = jax.jit(lambda x: x * outside + K.zeros((5, 3)) + K.eye(3)[0] + K.variable(1.0))(X)
+    layer = keras.layers.Lambda(lambda x: x * outside + K.zeros((5, 3)) + K.eye(3)[0] + K.variable(1.0))
+    found = jax.jit(layer)(X)
     np.testing.assert_allclose(found, X * [1, 2, 3] + [2, 1, 1], **CLOSE)
     assert K.random_normal_variable((2, 3), 0, 1, seed=1).shape == (2, 3)
     assert K.get_value(K.random_uniform_variable((50,), 2, 3)).min() >= 2
@@ -208,7 +210,7 @@ def test_placeholders_and_statistics():
 
 @pytest.mark.parametrize("name", ["gradients", "get_session", "local_conv2d"])
 def test_what_needs_a_graph_says_what_to_write(name):
-    with pytest.raises(OutOfReachError, match="graph of TensorFlow.*Write instead"):
+    with pytest.raises(OutOfReachError, match=r"graph of TensorFlow.*Write instead"):
         getattr(K, name)(None, None)
 
 

@@ -109,7 +109,7 @@ def categorical_focal_crossentropy(
 def sparse_categorical_crossentropy(
     target: Array, output: Array, from_logits: bool = False, axis: int = -1, ignore_class: int | None = None
 ) -> Array:
-    """Return the cross entropy for labels that are numbers; a label out of range gives NaN, as on TensorFlow's GPUs."""
+    """Return the cross entropy for labels that are numbers; a label out of range gives NaN, as on GPUs."""
     output = ops.convert_to_tensor(output)
     logits = jnp.moveaxis(output if from_logits else ops.log(_clipped(output)), axis, -1)
     labels = jnp.reshape(ops.cast(target, "int32"), logits.shape[:-1])
@@ -214,7 +214,9 @@ def switch(condition: Array, then_expression: Any, else_expression: Any) -> Arra
 
 def stop_gradient(variables: Any) -> Any:
     """Return what has no gradient."""
-    return [*map(ops.stop_gradient, variables)] if isinstance(variables, (list, tuple)) else ops.stop_gradient(variables)
+    return (
+        [*map(ops.stop_gradient, variables)] if isinstance(variables, (list, tuple)) else ops.stop_gradient(variables)
+    )
 
 
 def _format(data_format: str | None) -> str:

@@ -16,14 +16,14 @@ from keras import ops
 from keras.src.backend.common import global_state
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.control import is_traced
 from keras_tpu_ext.dropin.report import told
+from keras_tpu_ext.dropin.tf_variables import is_traced
 
 
 class BackendVariable(keras.Variable):  # type: ignore[misc, unused-ignore]
     """A variable that a compiled step need not have among its state, as one that a loss reads.
 
-    A step has its value as a constant, until `K.set_value` changes it: then it is compiled once more, and asks the host.
+    A step has its value as a constant, until `K.set_value` changes it: then it is compiled again, and asks the host.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,93 @@
+"""`tf.Variable` in models: as an attribute of a layer it becomes Keras's; elsewhere a model cannot use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.utils.jax_utils import is_in_jax_tracing_scope
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.functions.random import is_in_layer
+from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.report import mapped, told
+
+_WRITE = "self.add_weight(...) in the layer, or keras.Variable(...)"
+
+
+def is_traced() -> bool:
+    """Return whether JAX traces a layer or a step of Keras."""
+    return is_in_layer() and bool(is_in_jax_tracing_scope())  # the latter alone would start JAX's devices
+
+
+def _of_layer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a layer calls before it sets an attribute: variables of TensorFlow become Keras's."""
+
+    def _setattr_hook(self: Any, name: str, value: Any) -> Any:
+        if isinstance(value, tf.Variable):
+            value = _variable(value)
+        elif type(value) in (list, tuple) and any(isinstance(one, tf.Variable) for one in value):
+            value = type(value)(_variable(one) if isinstance(one, tf.Variable) else one for one in value)
+        elif type(value) is dict and any(isinstance(one, tf.Variable) for one in value.values()):
+            value = {key: _variable(one) if isinstance(one, tf.Variable) else one for key, one in value.items()}
+        return original(self, name, value)
+
+    return _setattr_hook
+
+
+def _variable(variable: Any) -> Any:
+    mapped("tf.Variable in a layer", "keras.Variable")
+    name = variable.name.split(":")[0].replace("/", "_")
+    trains = bool(variable.trainable and variable.dtype.is_floating)
+    made = keras.Variable(variable.numpy(), trainable=trains, dtype=variable.dtype.name, name=name)
+    made.constraint = variable.constraint if hasattr(variable, "constraint") else None
+    return made
+
+
+def _is_in_step() -> bool:
+    return is_traced() and tf.executing_eagerly()
+
+
+def _outside_of_steps(original: property) -> property:
+    """Return the handle of a variable, which every use asks for; JAX would take the value once and for all."""
+    get: Callable[[Any], Any] | None = original.fget
+    assert get is not None, "a handle is read"
+
+    def handle(self: Any) -> Any:
+        if _is_in_step():
+            raise out_of_reach(
+                what=f"the tf.Variable {self.name!r} in a model",
+                why="a JAX step would neither train it nor see a new value",
+                write=_WRITE,
+            )
+        return get(self)
+
+    return property(handle, doc=original.__doc__)
+
+
+class _Handle:
+    """The attribute of a variable that TensorFlow's C++ reads: an error there would be lost, so this is no handle."""
+
+    def __get__(self, variable: Any, owner: type | None = None) -> Any:
+        if variable is None:
+            return self
+        if _is_in_step():
+            told(f"the tf.Variable {variable.name!r} in a model cannot run on JAX", f"write {_WRITE}")
+            return tf.constant("a variable that JAX cannot use")
+        try:
+            return vars(variable)["_handle"]
+        except KeyError:
+            raise AttributeError("_handle") from None
+
+    def __set__(self, variable: Any, value: Any) -> None:
+        vars(variable)["_handle"] = value
+
+
+def install() -> None:
+    """Let layers have variables that JAX trains, and steps none that it would not."""
+    replace(keras.Operation, "keras.Operation._setattr_hook", _of_layer)
+    replace(BaseResourceVariable, f"{BaseResourceVariable.__module__}.BaseResourceVariable.handle", _outside_of_steps)
+    add(BaseResourceVariable, "_handle", _Handle())  # TensorFlow has one in each variable, and none in the class
