@@ -54,6 +54,7 @@ history = model.fit_generator(
         ReduceLROnPlateau(monitor="val_accuracy", patience=3, verbose=1, factor=0.5, min_lr=0.00001),
         CSVLogger("log.csv"),
     ],
+    shuffle=False,
     workers=1,
     use_multiprocessing=False,
 )
