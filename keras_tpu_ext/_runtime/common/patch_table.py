@@ -205,6 +205,7 @@ dropin/old_keras/arguments.py
   process: keras.layers.ConvLSTM3D.__init__: the default of Keras 2
   process: keras.src.activations.get: the hard sigmoid of Keras 2
   process: keras.activations.get, hard_sigmoid: the hard sigmoid of Keras 2
+  process: keras.DTypePolicy.__init__: `loss_scale=`
   process: keras.regularizers.L1.__init__: `l=`
   process: keras.regularizers.L2.__init__: `l=`
   process: keras.regularizers.l1_l2: the defaults of Keras 2
@@ -213,6 +214,7 @@ dropin/old_keras/arguments.py
   process: keras.Sequential.__init__: a name in the second place
 dropin/old_keras/layers.py
   process: keras.layers.Layer.add_weight, add_metric, add_loss: the arguments of Keras 2
+  process: keras.src.models.functional.Functional.add_loss: a tensor is refused with what to write
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
 dropin/old_keras/calls.py
@@ -253,7 +255,7 @@ dropin/stand_ins/tensorflow_1.py
     programs for Keras begin with them; Keras is on JAX
   process: tensorflow.random.set_seed: Keras had its random numbers from TensorFlow
   process: keras.src.random.seed_generator.make_default_seed: the seed that tf.random.set_seed gave
-  process: keras.src.random.make_default_seed: the seed that tf.random.set_seed gave
+  process: keras.src.backend.jax.random.make_default_seed: the seed that tf.random.set_seed gave
 dropin/out_of_reach.py
   process: tensorflow.GradientTape.gradient, jacobian, batch_jacobian, watch: a tape does not see what JAX computes
   process: keras.src.trainers.trainer.Trainer._assert_compile_called: steps for TensorFlow are told when fit begins

@@ -12,6 +12,7 @@ from typing import Any
 
 from keras_tpu_ext.dropin import report
 from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.stand_ins import tensorflow_1
 
 # A module's old name, the names in it, and the file here that has them. These come before an installed package of
 # that name: it was written for Keras 2.
@@ -130,6 +131,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Provide the packages of the table under their names."""
+    """Provide the packages of the table under their names, and TensorFlow 1's names."""
+    tensorflow_1.install()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

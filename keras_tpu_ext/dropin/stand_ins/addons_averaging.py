@@ -118,7 +118,7 @@ class AveragedOptimizerWrapper(_Around):
         """Give variables their averages."""
         for variable in var_list:
             if self.built and self._var_key(variable) in self._trainable_variables_indices:
-                variable.assign(self.of(self._slots, variable))
+                variable.assign(ops.copy(self.of(self._slots, variable)))  # a step may not have a buffer twice
             else:
                 warnings.warn(f"Unable to assign average slot to {variable.path}: there is none", stacklevel=2)
 

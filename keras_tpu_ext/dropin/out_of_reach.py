@@ -1,0 +1,246 @@
+"""What cannot run on JAX is named when it is reached, with the line to write."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import inspect
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from keras import ops
+from keras.src.trainers.trainer import Trainer
+from keras.src.utils import jax_utils
+from tensorflow.python.ops import lookup_ops
+from tensorflow.python.saved_model import function_deserialization
+
+from keras_tpu_ext.dropin import report
+from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
+from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.tensors import has_jax_value
+
+Function = Callable[..., Any]
+
+_STEPS = "docs/models.md"
+
+# Packages that are not installed: what a program is to write that imports them.
+_MISSING = {
+    "segmentation_models": "the network in tf.keras.layers, on the outputs of layers of keras.applications",
+    "classification_models": "keras.applications",
+    "keras_applications": "keras.applications",
+    "keras_contrib": "tf.keras, or tensorflow_addons, which has a stand-in here",
+    "keras_radam": "tfa.optimizers.RectifiedAdam, which has a stand-in here",
+    "adabelief_tf": "tfa.optimizers.AdaBelief, which has a stand-in here",
+    "vit_keras": "keras_hub.models.ViTImageClassifier",
+    "tf_explain": "the program without it",
+    "tensorflow_hub": "keras.applications or keras_hub.models",
+    "tensorflow_text": "the tokenizers of keras_hub, in the tf.data pipeline",
+    "tensorflow_probability": "keras.ops and keras.random",
+    "official": "keras_hub.models",
+    "bert": "keras_hub.models",
+    "keras_bert": "keras_hub.models",
+    "tensorflow.contrib": "the layer, loss or optimizer of tf.keras",
+}
+
+# Of packages that are installed, names that need Keras 2: whether a name is one, why, and what to write.
+_NEEDS_KERAS_2: dict[str, tuple[Callable[[str], bool], str, str]] = {
+    "transformers": (
+        lambda name: name.startswith("TF") and name[2:3].isupper(),
+        "transformers' models for TensorFlow are written for Keras 2",
+        "keras_hub.models, for example keras_hub.models.BertTextClassifier.from_preset(...)",
+    ),
+    "tensorflow_hub": (
+        lambda name: name == "KerasLayer",
+        "a module of the hub is a graph of TensorFlow",
+        "keras.applications or keras_hub.models; for features that are not trained, hub.load(...) in the tf.data pipeline",
+    ),
+}
+
+
+class MissingModuleError(OutOfReachError, ModuleNotFoundError):
+    """A package that is not installed; a `ModuleNotFoundError`, so that `except ImportError` works."""
+
+
+def install() -> None:
+    """Name what is out of reach when it is reached."""
+    for name in ("gradient", "jacobian", "batch_jacobian"):
+        replace(tf.GradientTape, f"tensorflow.GradientTape.{name}", functools.partial(_gradient, name))
+    replace(tf.GradientTape, "tensorflow.GradientTape.watch", _watch)
+    replace(Trainer, "keras.src.trainers.trainer.Trainer._assert_compile_called", _checking_steps)
+    add(tf.Variable, "__jax_array__", _value)
+    for kind in ("InitializableLookupTableBase", "StaticVocabularyTable", "MutableHashTable", "DenseHashTable"):
+        name = f"tensorflow.python.ops.lookup_ops.{kind}.lookup"
+        replace(getattr(lookup_ops, kind), name, _lookup)
+    restored = "tensorflow.python.saved_model.function_deserialization.RestoredFunction.__call__"
+    replace(function_deserialization.RestoredFunction, restored, _restored)
+    if not any(isinstance(finder, _Missing) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Installed())
+        sys.meta_path.append(_Missing())  # asked when nobody has found a module
+
+
+def _of_tape(what: str) -> OutOfReachError:
+    return out_of_reach(
+        what=what,
+        why="TensorFlow's tape does not see what Keras computes on JAX",
+        write="model.compile(...) and model.fit(...); a loss of your own goes into compile, or compute_loss of a model",
+        page=_STEPS,
+    )
+
+
+def _gradient(name: str, original: Function) -> Function:
+    @functools.wraps(original)
+    def gradient(self: Any, target: Any, sources: Any = None, *args: Any, **kwargs: Any) -> Any:
+        sources = kwargs.pop("source", sources) if name != "gradient" else sources
+        if has_jax_value((target, sources)):
+            raise _of_tape(f"tape.{name} of a Keras model")
+        found = original(self, target, sources, *args, **kwargs)
+        if any(one is None for one in tf.nest.flatten(found)):
+            report.told(f"tape.{name}(...) is None", "TensorFlow's tape sees nothing of what Keras computes on JAX")
+        return found
+
+    return gradient
+
+
+def _watch(original: Function) -> Function:
+    @functools.wraps(original)
+    def watch(self: Any, tensor: Any) -> None:
+        if has_jax_value(tensor):
+            raise _of_tape("tape.watch of a tensor or variable of Keras")
+        original(self, tensor)
+
+    return watch
+
+
+def _checking_steps(original: Function) -> Function:
+    """When `fit` or `evaluate` begins, check that the model's own steps are written for JAX."""
+
+    @functools.wraps(original)
+    def assert_compile_called(self: Any, method_name: str | None = None) -> None:
+        original(self, method_name)
+        step = "train_step" if method_name in ("fit", "train_on_batch") else "test_step"
+        if _takes_only_data(getattr(self, step)):
+            raise out_of_reach(
+                what=f"{type(self).__name__}.{step}(self, data)",
+                why="it is written for TensorFlow, with a tf.GradientTape or layers that change as they are called",
+                write="the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit; or train_step(self, state, "
+                "data) on JAX",
+                page=_STEPS,
+            )
+
+    return assert_compile_called
+
+
+def _takes_only_data(step: Function) -> bool:
+    """Return whether a bound step takes the data and no state."""
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [one for one in parameters if one.default is one.empty]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len(needed) == 1 and needed[0].kind in positional
+
+
+def _value(variable: Any) -> Any:
+    """Return the value of a variable of TensorFlow to JAX, but not in a step, where it would stay the same."""
+    if jax_utils.is_in_jax_tracing_scope():
+        raise out_of_reach(
+            what=f"The tf.Variable {variable.name!r} in a model",
+            why="a JAX step would neither train it nor see a new value",
+            write="self.add_weight(...) in the layer, or keras.Variable(...)",
+        )
+    return ops.convert_to_tensor(variable.numpy())
+
+
+def _lookup(original: Function) -> Function:
+    @functools.wraps(original)
+    def lookup(self: Any, keys: Any, name: str | None = None) -> Any:
+        if has_jax_value(keys):
+            raise out_of_reach(
+                what="A table of tf.lookup in a model",
+                why="it is TensorFlow's, and may have strings",
+                write="dataset.map(lambda x, y: (table.lookup(x), y)) before fit, or keras.layers.IntegerLookup",
+            )
+        return original(self, keys, name)
+
+    return lookup
+
+
+def _restored(original: Function) -> Function:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if has_jax_value((args, kwargs)):
+            raise out_of_reach(
+                what="A model of tf.saved_model.load in a model",
+                why="it is a graph of TensorFlow",
+                write="dataset.map(lambda x, y: (loaded(x), y)) before fit, or the model from its .keras or .h5 file",
+            )
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+class _Missing(importlib.abc.MetaPathFinder):
+    """Says what to write to a program that imports a package of the table which is not installed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname in _MISSING and _is_program(inspect.currentframe()):
+            what = out_of_reach(what=f"The package {fullname}", why="it is not installed", write=_MISSING[fullname])
+            error = MissingModuleError(str(what))
+            error.name = fullname
+            raise error
+        return None
+
+
+def _is_program(frame: types.FrameType | None) -> bool:
+    """Return whether the import is one of the user's program, and not a package's that asks what is there."""
+    libraries = (sysconfig.get_paths()["stdlib"], "/site-packages/", "/dist-packages/", "<frozen importlib")
+    frame = frame and frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None and not any(part in frame.f_code.co_filename for part in libraries)
+
+
+class _Installed(importlib.abc.MetaPathFinder):
+    """Lets a package of the table be imported, and then guards the names in it that need Keras 2."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _NEEDS_KERAS_2:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self and not isinstance(finder, _Missing))
+        found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
+        spec = next((one for one in found if one is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = _then_guard(fullname, spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+def _then_guard(name: str, execute: Callable[[types.ModuleType], None]) -> Callable[[types.ModuleType], None]:
+    def execute_and_guard(module: types.ModuleType) -> None:
+        execute(module)
+        module = sys.modules.get(name, module)  # a package may have put another one there
+        module.__class__ = _guarded(name, type(module))
+
+    return execute_and_guard
+
+
+def _guarded(package: str, kind: type[types.ModuleType]) -> type[types.ModuleType]:
+    """Return a class of modules like `kind`, without the names that need Keras 2."""
+    needs, why, write = _NEEDS_KERAS_2[package]
+
+    class Guarded(kind):  # type: ignore[valid-type, misc]
+        def __getattribute__(self, name: str) -> Any:
+            if needs(name):
+                raise out_of_reach(what=f"{package}.{name}", why=why, write=write)
+            return super().__getattribute__(name)
+
+    return Guarded
