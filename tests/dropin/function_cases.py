@@ -74,8 +74,8 @@ _UNARY = {
 }
 _BINARY = {
     "math.add math.subtract math.multiply math.divide math.truediv math.maximum math.minimum math.equal "
-    "math.not_equal math.less math.less_equal math.greater math.greater_equal math.squared_difference math.divide_no_nan "
-    "math.multiply_no_nan math.xdivy math.floordiv math.floormod": [
+    "math.not_equal math.less math.less_equal math.greater math.greater_equal math.squared_difference "
+    "math.divide_no_nan math.multiply_no_nan math.xdivy math.floordiv math.floormod": [
         case(*_TIES, gradient=True),
         case(f(2, 3), p(3)),
         case(f(2, 1, 3), p(4, 1)),
@@ -111,7 +111,14 @@ def _spread(table):
 CASES: dict[str, list[Case]] = {
     **{name: [case(x)] for name, x in _spread(_UNARY).items()},
     **_spread(_BINARY),
-    **{f"math.reduce_{name}": [case(f(2, 3, 4), *rest) for rest in _OF_REDUCTION] for name in _REDUCTIONS.split()},
+    **{
+        f"math.reduce_{name}": [
+            *[case(f(2, 3, 4), *rest) for rest in _OF_REDUCTION],
+            case(a([[1, 1, 0], [2, 3, 3]]), 1),
+        ]
+        for name in _REDUCTIONS.split()
+    },
+    "math.sqrt": [case(p(3)), case(a([0, 4]))],
     "math.reduce_all": [case(b(2, 3), *rest) for rest in [(), (1,), (0, True)]],
     "math.reduce_any": [case(b(2, 3), *rest) for rest in [(), ([0],), (-1, True)]],
     "math.scalar_mul": [case(2.0, f(3))],
@@ -176,6 +183,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "constant": [case([1.0, 2.0], shape=[2, 1]), case(1, "float32", [2, 3])],
     "convert_to_tensor": [case(f(2)), case([[1.0, 2.0]]), case(i(3), dtype="int32")],
+    "identity_n": [case([f(2), f(3)])],
     "identity": [case(f(2))],
     "stop_gradient": [case(f(2))],
     "shape": [case(f(2, 3)), case(f(3), "int64")],
@@ -297,6 +305,7 @@ CASES: dict[str, list[Case]] = {
         case(f(4, 2), False, False),
         case(f(4, 2), gradient=False, signs=False),
     ],
+    "linalg.tensor_diag": [case(f(2, 3))],
     "linalg.trace": [case(f(2, 3, 3))],
     "linalg.triangular_solve": [
         case(np.tril(s(3)), f(3, 2)),
@@ -308,6 +317,13 @@ CASES: dict[str, list[Case]] = {
     "signal.ifft2d": [case(c(4, 8), gradient=False)],
     "signal.rfft": [case(f(2, 8), gradient=False), case(f(2, 8), [4], gradient=False)],
     "signal.irfft": [case(c(2, 5), gradient=False)],
+    "signal.fft3d": [case(c(2, 4, 8), gradient=False)],
+    "signal.ifft3d": [case(c(2, 4, 8), gradient=False)],
+    "signal.rfft2d": [case(f(2, 4, 8), gradient=False)],
+    "signal.irfft2d": [case(c(2, 4, 5), gradient=False, rtol=1e-3)],
+    "signal.fftshift": [case(f(4, 5)), case(f(4, 5), [1])],
+    "signal.ifftshift": [case(f(4, 5), 0)],
+    "signal.dct": [case(f(2, 8), gradient=False), case(f(2, 8), norm="ortho", gradient=False)],
     "signal.frame": [case(f(2, 10), 4, 3), case(f(10), 4, 3, True)],
     "signal.stft": [case(f(2, 20), 8, 4, gradient=False, rtol=1e-4), case(f(20), 6, 4, pad_end=True, gradient=False)],
     # nn
@@ -344,6 +360,7 @@ CASES: dict[str, list[Case]] = {
     "nn.avg_pool1d": [case(f(2, 7, 3), 3, 2, "SAME")],
     "nn.avg_pool2d": [case(f(2, 7, 6, 3), 2, 2, "SAME")],
     "nn.avg_pool3d": [case(f(1, 4, 4, 4, 2), 3, 2, "SAME")],
+    "nn.pool": [case(f(2, 7, 6, 3), [2, 3], "MAX"), case(f(2, 7, 3), [3], "AVG", [2], "SAME")],
     "nn.moments": [case(f(2, 3, 4), [0, 1]), case(f(2, 3), 0, keepdims=True), case(f(2, 3), [-1])],
     "nn.weighted_moments": [case(f(2, 3), [0], p(2, 3)), case(f(2, 3), [1], p(2, 1), True)],
     "nn.normalize_moments": [case(4.0, f(3), p(3) + 9, None), case(4.0, f(3), p(3) + 9, 0.5)],
@@ -410,6 +427,10 @@ CASES: dict[str, list[Case]] = {
         case(p(2, 12, 13, 3), p(2, 12, 13, 3), 1.0, rtol=1e-3),
         case(p(2, 12, 13, 3), p(2, 12, 13, 3), 1.0, filter_size=5, rtol=1e-3),
     ],
+    "image.ssim_multiscale": [
+        case(*[p(1, 45, 46, 1)] * 2, 1.0, (0.3, 0.3, 0.4), filter_size=5, gradient=False),
+        case(p(2, 45, 46, 2), p(2, 45, 46, 2), 1.0, (0.3, 0.7), rtol=1e-3),
+    ],
     "image.convert_image_dtype": [
         case(p(3), "uint8", gradient=False),
         case(a(i(3, high=255), "uint8"), "float32"),
@@ -454,6 +475,8 @@ OUT_OF_REACH: dict[str, list[Case]] = {
     "slice": [case(f(4), i(1), [-1])],
     "repeat": [case(f(2), i(2))],
     "image.resize": [case(f(2, 4, 4, 3), [3, 3], "area")],
+    "nn.pool": [case(f(2, 7, 3), [2], "MAX", dilations=[2])],
+    "signal.dct": [case(f(8), 3)],
     "image.non_max_suppression": [case(f(3, 4), f(3), 2)],
     "image.non_max_suppression_with_scores": [case(f(3, 4), f(3), 2)],
     "image.combined_non_max_suppression": [case(f(1, 3, 1, 4), f(1, 3, 1), 2, 2)],

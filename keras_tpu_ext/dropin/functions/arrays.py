@@ -128,7 +128,7 @@ def sequence_mask(lengths: Any, longest: Any, to: Any) -> Array:
 
 def squeeze(x: Any, axis: Any) -> Array:
     """Remove axes of size 1; with `[]`, all of them."""
-    return jnp.squeeze(tensor(x), None if axis is None or axis in ([], ()) else axes(axis))
+    return jnp.squeeze(tensor(x), axes(axis) if axis is None or np.ndim(axis) == 0 else numbers(axis) or None)
 
 
 def transpose(x: Any, order: Any, conjugate: bool) -> Array:
@@ -223,6 +223,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "constant": constant,
     "convert_to_tensor": lambda value, to, hint: constant(value, to),
     "identity": tensor,
+    "identity_n": lambda values: [tensor(value) for value in values],
     "stop_gradient": lambda x: lax.stop_gradient(tensor(x)),
     "shape": shape_of,
     "size": size_of,

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 
 from keras_tpu_ext.dropin.errors import out_of_reach
@@ -197,6 +198,26 @@ def ssim(a: Any, b: Any, largest: Any, size: Any, sigma: Any, k1: Any, k2: Any, 
     return jnp.mean(similarity, -1 if index_map else (-3, -2, -1))
 
 
+def ssim_multiscale(a: Any, b: Any, largest: Any, powers: Any, size: Any, sigma: Any, k1: Any, k2: Any) -> Array:
+    """Return the product of the structural similarities of the images, halved again and again."""
+    largest = _as_image_of(largest, tensor(a))
+    a, b = convert_image_dtype(a, "float32", False), convert_image_dtype(b, "float32", False)
+    product: Any = 1.0
+    for scale, power in enumerate(powers):
+        a, b = (_halved(a), _halved(b)) if scale else (a, b)
+        similarity, structure = _similarity(a, b, largest, size, sigma, k1, k2)
+        chosen = jnp.mean(structure if scale < len(powers) - 1 else similarity, (-3, -2))
+        product = product * jax.nn.relu(chosen) ** power
+    return jnp.mean(product, -1)
+
+
+def _halved(x: Array) -> Array:
+    flat = x.reshape(-1, *x.shape[-3:])
+    padded = jnp.pad(flat, [(0, 0), (0, x.shape[-3] % 2), (0, x.shape[-2] % 2), (0, 0)], mode="symmetric")
+    half = keras.ops.average_pool(padded, 2, 2, "valid", "channels_last")
+    return half.reshape(*x.shape[:-3], *half.shape[1:])
+
+
 def _transposed(x: Any) -> Array:
     return jnp.swapaxes(tensor(x), -3, -2)
 
@@ -233,5 +254,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "image.per_image_standardization": per_image_standardization,
     "image.psnr": psnr,
     "image.ssim": ssim,
+    "image.ssim_multiscale": ssim_multiscale,
     **{f"image.{name}": _choosing_boxes(name) for name in _BOXES},
 }

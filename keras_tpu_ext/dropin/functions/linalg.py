@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tensorflow as tf
-from jax.scipy import linalg
+from jax.scipy import fft, linalg
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.functions.arguments import dtype, number, numbers, tensor, tensors
+from keras_tpu_ext.dropin.functions.arguments import axes, dtype, number, numbers, tensor, tensors
 
 Array = Any
 
@@ -38,11 +39,10 @@ def matvec(a: Any, b: Any, ta: bool, aa: bool, *_: Any) -> Array:
     return jnp.matmul(_flipped(a, ta, aa), b[..., None])[..., 0]
 
 
-def tensordot(a: Any, b: Any, axes: Any) -> Array:
+def tensordot(a: Any, b: Any, pairs: Any) -> Array:
     """Contract axes of two arrays."""
-    if not isinstance(axes, int):
-        axes = number(axes) if not hasattr(axes, "__len__") else [numbers(axis) for axis in axes]
-    return jnp.tensordot(*tensors(a, b), axes)
+    pairs = [numbers(axis) for axis in pairs] if np.ndim(pairs) else number(pairs)
+    return jnp.tensordot(*tensors(a, b), pairs)
 
 
 def band_part(x: Any, lower: Any, upper: Any) -> Array:
@@ -129,6 +129,24 @@ def _real_fourier(function: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
+def _real_fourier_2d(function: Callable[..., Array]) -> Callable[..., Array]:
+    def call(x: Any, lengths: Any) -> Array:
+        return function(tensor(x), None if lengths is None else numbers(lengths))
+
+    return call
+
+
+def cosine_transform(x: Any, kind: Any, length: Any, axis: Any, norm: Any) -> Array:
+    """Return the discrete cosine transform of type 2, the one that JAX has."""
+    if kind != 2 or length is not None or axis != -1:
+        raise out_of_reach(
+            what=f"tf.signal.dct(type={kind}, n={length}, axis={axis})",
+            why="JAX has type 2 of all elements of the last axis",
+            write="tf.signal.dct(x), or the call in the tf.data pipeline",
+        )
+    return fft.dct(tensor(x), norm=norm)
+
+
 def frame(x: Any, length: Any, step: Any, pad_end: bool, value: Any, axis: Any) -> Array:
     """Cut an axis into frames that may overlap."""
     x, length, step = tensor(x), number(length), number(step)
@@ -178,6 +196,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "linalg.slogdet": lambda x: tuple(jnp.linalg.slogdet(tensor(x))),
     "linalg.solve": solve,
     "linalg.svd": svd,
+    "linalg.tensor_diag": lambda x: jnp.diag(tensor(x).reshape(-1)).reshape(tensor(x).shape * 2),
     "linalg.trace": lambda x: jnp.trace(tensor(x), axis1=-2, axis2=-1),
     "linalg.triangular_solve": triangular_solve,
     "signal.fft": lambda x: jnp.fft.fft(tensor(x)),
@@ -186,6 +205,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "signal.ifft2d": lambda x: jnp.fft.ifft2(tensor(x)),
     "signal.rfft": _real_fourier(jnp.fft.rfft),
     "signal.irfft": _real_fourier(jnp.fft.irfft),
+    "signal.fft3d": lambda x: jnp.fft.fftn(tensor(x), axes=(-3, -2, -1)),
+    "signal.ifft3d": lambda x: jnp.fft.ifftn(tensor(x), axes=(-3, -2, -1)),
+    "signal.rfft2d": _real_fourier_2d(jnp.fft.rfft2),
+    "signal.irfft2d": _real_fourier_2d(jnp.fft.irfft2),
+    "signal.fftshift": lambda x, axis: jnp.fft.fftshift(tensor(x), axes(axis)),
+    "signal.ifftshift": lambda x, axis: jnp.fft.ifftshift(tensor(x), axes(axis)),
+    "signal.dct": cosine_transform,
     "signal.frame": frame,
     "signal.stft": stft,
 }

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import keras
 from jax import lax
 
+from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions.arguments import axes, number, numbers, tensor, tensors
 from keras_tpu_ext.dropin.functions.elementwise import absolute
 
@@ -226,6 +227,17 @@ def compute_average_loss(losses: Any, weights: Any, batch_size: Any) -> Array:
 
 _max_pool, _avg_pool = _pool(_K.max_pool), _pool(_K.average_pool)
 
+
+def pool(x: Any, size: Any, kind: str, strides: Any, padding: Any, data_format: Any, dilations: Any) -> Array:
+    """Pool by maximum or mean."""
+    if dilations is not None and set(numbers(dilations)) != {1}:
+        raise out_of_reach(
+            what="tf.nn.pool with dilations", why="keras.ops has none", write="tf.nn.pool without, or tf.nn.conv2d"
+        )
+    function = {"MAX": _max_pool, "AVG": _avg_pool}[kind]
+    return function(x, size, 1 if strides is None else strides, padding, data_format)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"nn.conv{rank}d": convolution for rank in (1, 2, 3)},
     **{f"nn.conv{rank}d_transpose": transposed_convolution for rank in (1, 2, 3)},
@@ -235,6 +247,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "nn.separable_conv2d": separable,
     **dict.fromkeys(["nn.max_pool", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"], _max_pool),
     **dict.fromkeys(["nn.avg_pool", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d"], _avg_pool),
+    "nn.pool": pool,
     "nn.moments": moments,
     "nn.weighted_moments": weighted_moments,
     "nn.normalize_moments": normalize_moments,

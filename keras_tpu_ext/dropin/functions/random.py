@@ -130,8 +130,11 @@ def _poisson(key: Array, shape: Any, rate: Any, to: Any) -> Array:
 def dropout(x: Any, rate: Any, noise_shape: Any, seed: Any) -> Array:
     """Set a part of the elements to 0, and scale up the others."""
     x = tensor(x)
-    if not isinstance(rate, jax.core.Tracer) and not 0 <= rate < 1:
-        raise ValueError(f"tf.nn.dropout: rate must be in [0, 1), not {rate}")
+    if not isinstance(rate, jax.core.Tracer):
+        if not 0 <= rate < 1:
+            raise ValueError(f"tf.nn.dropout: rate must be in [0, 1), not {rate}")
+        if rate == 0:
+            return x
     shape = x.shape if noise_shape is None else numbers(noise_shape)
     kept = jax.random.uniform(_next_key(), shape) >= rate
     return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype)).astype(x.dtype)
