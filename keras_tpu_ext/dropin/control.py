@@ -1,6 +1,6 @@
 """Control flow of TensorFlow on JAX values, `tf.function` and gradients of the user's own.
 
-These functions do not ask a dispatcher. They are replaced by argument: on TensorFlow's tensors they are what they were.
+These functions ask no dispatcher. They are replaced by argument: on TensorFlow's tensors they are what they were.
 """
 
 from __future__ import annotations
