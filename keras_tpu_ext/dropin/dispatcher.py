@@ -17,7 +17,19 @@ from keras_tpu_ext.dropin.patching import replace
 from keras_tpu_ext.dropin.tensors import call, has_jax_value
 
 # Functions that do not ask a dispatcher.
-_DIRECT = ("constant", "print", "linalg.slogdet", "signal.rfft", "signal.irfft")
+_DIRECT = (
+    "constant",
+    "print",
+    "image.grayscale_to_rgb",
+    "image.psnr",
+    "image.sobel_edges",
+    "linalg.slogdet",
+    "math.bincount",
+    "signal.irfft",
+    "signal.irfft2d",
+    "signal.rfft",
+    "signal.rfft2d",
+)
 
 
 class _OnJax(dispatch.GlobalOpDispatcher):

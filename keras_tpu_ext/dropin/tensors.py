@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,7 +22,9 @@ from keras_tpu_ext.dropin.report import mapped
 from keras_tpu_ext.dropin.sizes import ON_SIZES, OpenSize, Sizes, is_size, sizes_of, value_of
 
 _JAX_VALUES = (jax.Array, keras.KerasTensor, keras.Variable)  # a tracer is a jax.Array, too
-_OPEN_SIZE = "keras_tpu_ext.open_size"  # the key under which a saved model keeps the formula of an OpenSize
+# The keys under which a saved model keeps the formula of an OpenSize, and a slice that has one.
+_OPEN_SIZE, _SLICE = "keras_tpu_ext.open_size", "keras_tpu_ext.slice"
+_GET_ITEM = "__operators__.getitem"
 
 
 def has_jax_value(values: Any) -> bool:
@@ -52,8 +55,9 @@ def call(name: str, args: Any, kwargs: Any) -> Any:
         found = on_sizes(*args, **kwargs)
         if found is not NotImplemented:
             return found
-    if name == "shape":
-        return sizes_of(*args[:1], *(kwargs[key] for key in ("input",) if key in kwargs))
+    if name in ("shape", "rank"):
+        sizes = sizes_of(*args[:1], *(kwargs[key] for key in ("input",) if key in kwargs))
+        return sizes if name == "shape" else len(sizes)
     if function is None:
         raise out_of_reach(
             what=f"tf.{name} on a tensor of a model",
@@ -100,7 +104,7 @@ def _static(value: Any) -> Any:
     if isinstance(value, OpenSize):
         return {_OPEN_SIZE: value.formula}
     if isinstance(value, slice):
-        return slice(_static(value.start), _static(value.stop), _static(value.step))
+        return {_SLICE: [_static(value.start), _static(value.stop), _static(value.step)]}
     if isinstance(value, dict):
         return {key: _static(one) for key, one in value.items()}
     if isinstance(value, (Sizes, list)):
@@ -115,8 +119,13 @@ def _with_sizes(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {_OPEN_SIZE}:
             return value_of(value[_OPEN_SIZE])
+        if value.keys() == {_SLICE}:
+            return slice(*map(_with_sizes, value[_SLICE]))
         return {key: _with_sizes(one) for key, one in value.items()}
     return type(value)(map(_with_sizes, value)) if isinstance(value, (list, tuple)) else value
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {**TABLE, _GET_ITEM: operator.getitem}
 
 
 @keras.saving.register_keras_serializable("keras_tpu_ext.dropin")
@@ -133,13 +142,13 @@ class TensorFlowFunction(keras.Operation):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, function: str, name: str | None = None) -> None:
         super().__init__(name=name)
-        if function not in TABLE:
+        if function not in _OPERATIONS:
             raise ValueError(f"the drop-in knows no TensorFlow function {function!r}")
         self.function = function
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on arrays."""
-        return TABLE[self.function](*_with_sizes(args), **_with_sizes(kwargs))
+        return _OPERATIONS[self.function](*_with_sizes(args), **_with_sizes(kwargs))
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """Return `KerasTensor`s like the outputs. Only tensors are traced: all other arguments are static."""
@@ -206,6 +215,23 @@ def _numpy(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
+def _with_open_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_item(tensor: Any, key: Any) -> Any:
+        if any(isinstance(one, OpenSize) for one in _leaves(_ends(key))):
+            return TensorFlowFunction(_GET_ITEM)(tensor, _static(key))
+        return original(tensor, (None, ...) if key is None else key)
+
+    return get_item
+
+
+def _ends(key: Any) -> Any:
+    """Return what slices have in them, and what else is in a key."""
+    if isinstance(key, slice):
+        return [key.start, key.stop, key.step]
+    return [_ends(one) for one in key] if isinstance(key, tuple) else key
+
+
 def _serializing_constants(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def serialize(value: Any) -> Any:
@@ -222,6 +248,7 @@ def install() -> None:
         add(kind, "get_shape", _get_shape)
     add(array, "numpy", _numpy)
     replace(keras.KerasTensor, "keras.KerasTensor.shape", _with_shape)
+    replace(keras.KerasTensor, "keras.KerasTensor.__getitem__", _with_open_sizes)
     replace(jax.core.Tracer, "jax.core.Tracer.shape", _with_shape)
     replace(array, "jax.Array.shape", _with_shape)
     name = "keras.src.saving.serialization_lib.serialize_keras_object"

@@ -145,7 +145,9 @@ dropin/tensors.py
 dropin/dispatcher.py
   process: tensorflow.constant, print: these do not ask a dispatcher about JAX's values
   process: tensorflow.linalg.slogdet: it does not ask a dispatcher about JAX's values
-  process: tensorflow.signal.rfft, irfft: these do not ask a dispatcher about JAX's values
+  process: tensorflow.signal.rfft, irfft, rfft2d, irfft2d: these do not ask a dispatcher about JAX's values
+  process: tensorflow.math.bincount: it does not ask a dispatcher about JAX's values
+  process: tensorflow.image.grayscale_to_rgb, psnr, sobel_edges: these do not ask a dispatcher about JAX's values
 dropin/tpu.py
   process: tensorflow.distribute.cluster_resolver.TPUClusterResolver: the TPU is JAX's
   process: tensorflow.distribute.TPUStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, get_strategy, has_strategy:
@@ -239,6 +241,7 @@ dropin/old_keras/history.py
     names and order of Keras 2
 dropin/old_keras/callbacks.py
   process: keras.callbacks.ModelCheckpoint.__init__, on_epoch_end, _should_save_model: any file name, and `period=`
+  process: keras.callbacks.EarlyStopping.on_train_end: the best weights come back if it has stopped
   process: keras.callbacks.ReduceLROnPlateau.__init__, on_epoch_end: `epsilon=`, and the rate as `lr`
   process: keras.callbacks.LearningRateScheduler.__init__, on_epoch_end: any number, and the rate as `lr`
   process: keras.callbacks.TensorBoard.__init__: arguments of Keras 2
