@@ -11,7 +11,7 @@ from keras_tpu_ext.tools.migrate.report import MAPPED, NOT_DECIDED, OUT_OF_REACH
 from keras_tpu_ext.tools.migrate.roles import Roles
 from keras_tpu_ext.tools.migrate.values import Values
 
-_BINDING = (cst.ImportAlias, cst.ImportFrom, cst.AsName, cst.FunctionDef, cst.ClassDef, cst.Param)
+_BINDING = (cst.ImportAlias, cst.ImportFrom, cst.AsName, cst.FunctionDef, cst.ClassDef)
 _MARKED = "# keras-tpu-ext migrate: {}: {}"
 
 
@@ -70,6 +70,8 @@ class Context:
             return False
         if isinstance(parent, cst.Arg):
             return node is parent.value
+        if isinstance(parent, cst.Param):
+            return node is not parent.name
         return not isinstance(parent, _BINDING)
 
     def statement(self, node: cst.CSTNode) -> cst.CSTNode:

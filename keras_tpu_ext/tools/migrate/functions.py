@@ -47,6 +47,11 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
             context.undecided(original, old, where)
         return None
     args = [arg.with_changes(value=_dtype(context, arg.value)) for arg in updated.args]
+    if _computes_size(original, name):
+        context.undecided(original, old, "a size that TensorFlow computes")
+        return None
+    if name == "tf.range":
+        args = [_size(arg) for arg in args]
     made = templates.render(row, updated.with_changes(args=args)) if row else None
     if made is None:
         context.mapped(original, old, _BY_DROPIN, on_dropin=True)
@@ -91,6 +96,30 @@ def _where(context: Context, original: cst.Call) -> str:
     if kinds <= {PLAIN} or context.roles.function_of(original) is None:
         return ""
     return "whether it gets a value of Keras"
+
+
+def _computes_size(original: cst.Call, name: str) -> bool:
+    """Return whether a call joins sizes into a shape, which JAX must know before it computes."""
+    parts = original.args[0].value if original.args else None
+    if name.rpartition(".")[2] not in ("concat", "stack") or not isinstance(parts, (cst.List, cst.Tuple)):
+        return False
+    shape = m.Call(func=m.Attribute(attr=m.Name("shape"))) | m.Attribute(attr=m.Name("shape"))
+    return any(bool(m.findall(one.value, shape)) and not _is_number(one.value) for one in parts.elements)
+
+
+def _is_number(value: cst.BaseExpression) -> bool:
+    """Return whether an expression is computed from a shape, but as a call of a function that is no size."""
+    return isinstance(value, cst.Call) and not m.matches(value, m.Call(func=m.Attribute(attr=m.Name("shape"))))
+
+
+def _size(arg: cst.Arg) -> cst.Arg:
+    """Return an argument without casts: JAX must know it before it computes, and a size that is cast is a value."""
+
+    class Uncast(cst.CSTTransformer):
+        def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+            return updated_node.args[0].value if chain(updated_node.func) == "keras.ops.cast" else updated_node
+
+    return arg.visit(Uncast())  # type: ignore[return-value]
 
 
 def _is_given_to_keras(context: Context, node: cst.CSTNode) -> bool:

@@ -11,11 +11,11 @@ from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.keras_names import moved
 from keras_tpu_ext.tools.migrate.old_keras import DROPIN
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
+from keras_tpu_ext.tools.migrate.special_calls import build, load_model, of_compile, save, schedule_of_floats
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS, METHOD_ARGUMENTS, METHODS
 from keras_tpu_ext.tools.migrate.values import PLAIN
 from keras_tpu_ext.tools.migrate.weight_files import with_weights_file
 
-_WRITES_WEIGHTS = ("save_weights", "load_weights")
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 _OF_ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable")
 _NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -25,26 +25,43 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
     """Return a call with today's arguments and method; `None` if it stays."""
     name = context.names.of(original.func)
     method = original.func.attr.value if isinstance(original.func, cst.Attribute) else ""
-    made = updated
-    if context.roles.is_model_class(name):
-        made = _without_slash(context, original, made)
-    if name.startswith("keras."):
-        made = _with_arguments(context, original, made, _arguments_of(moved(name).name or name))
-        made = _saves_weights(context, original, made, name)
-    elif method in METHODS and not name.startswith(("tf.", "numpy.")):
-        made = _other_method(context, original, _with_steps(context, original, made), METHODS[method])
-    elif method in METHOD_ARGUMENTS:
-        made = _with_arguments(context, original, made, METHOD_ARGUMENTS[method])
-        made = _with_steps(context, original, made)
-        if method == "compile":
-            made = _of_compile(context, original, made)
-    elif method == "add_weight":
-        made = _add_weight(context, original, made)
-    elif method in _WRITES_WEIGHTS:
-        made = with_weights_file(context, original, made)
-    elif method == "numpy" and not original.args:
+    if method == "numpy" and not original.args:
         return _to_numpy(context, original, updated)
+    made = _without_slash(context, original, updated) if context.roles.is_model_class(name) else updated
+    made = _of_keras(context, original, made, name) if name.startswith("keras.") else made
+    if not name.startswith(("keras.", "tf.", "numpy.")):
+        made = _of_method(context, original, made, method)
     return None if made is updated else made
+
+
+def _of_keras(context: Context, original: cst.Call, updated: cst.Call, name: str) -> cst.Call:
+    """Return a call of a function or class of Keras."""
+    made = _with_arguments(context, original, updated, _arguments_of(moved(name).name or name))
+    made = _saves_weights(context, original, made, name)
+    if name == "keras.callbacks.LearningRateScheduler":
+        made = schedule_of_floats(context, original, made)
+    elif name.endswith(".load_model"):
+        load_model(context, original)
+    return made
+
+
+def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: str) -> cst.Call:
+    """Return a call of a method that only Keras's objects have."""
+    if method in METHODS:
+        return _other_method(context, original, _with_steps(context, original, updated), METHODS[method])
+    if method in METHOD_ARGUMENTS:
+        made = _with_arguments(context, original, updated, METHOD_ARGUMENTS[method])
+        made = _with_steps(context, original, made)
+        return of_compile(context, original, made) if method == "compile" else made
+    if method == "save":
+        save(context, original)
+    rule = {
+        "build": build,
+        "add_weight": _add_weight,
+        "save_weights": with_weights_file,
+        "load_weights": with_weights_file,
+    }
+    return rule[method](context, original, updated) if method in rule else updated
 
 
 def _arguments_of(name: str) -> dict[str, str]:
@@ -149,40 +166,6 @@ def _with_steps(context: Context, original: cst.Call, updated: cst.Call) -> cst.
 def _is_quotient(context: Context, value: cst.BaseExpression) -> bool:
     values = context.names.values.get(context.names.of(value), []) if isinstance(value, cst.Name) else [value]
     return any(isinstance(one, cst.BinaryOperation) and isinstance(one.operator, cst.Divide) for one in values)
-
-
-def _of_compile(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
-    """Return `compile` with lists of metrics as Keras 3 wants them: one for each output."""
-    losses = next((arg.value for arg in original.args if _keyword(arg) == "loss"), None)
-    outputs = len(losses.elements) if isinstance(losses, (cst.List, cst.Dict)) else 1
-    args = []
-    for before, arg in zip(original.args, updated.args, strict=True):
-        if _keyword(arg) in ("metrics", "weighted_metrics"):
-            value = arg.value
-            if _is_one_metric(context, before.value):
-                value = cst.List([cst.Element(value)])
-                context.mapped(before.value, context.code(before.value), f"[{context.code(before.value)}]")
-            if (
-                outputs > 1
-                and isinstance(value, cst.List)
-                and not any(isinstance(one.value, (cst.List, cst.Tuple)) for one in value.elements)
-            ):
-                value = cst.BinaryOperation(cst.List([cst.Element(value)]), cst.Multiply(), cst.Integer(str(outputs)))
-                context.mapped(before.value, "one list of metrics for several outputs", "a list for each output")
-            arg = arg.with_changes(value=value)
-        args.append(arg)
-    return (
-        updated
-        if all(a.value is b.value for a, b in zip(args, updated.args, strict=True))
-        else updated.with_changes(args=args)
-    )
-
-
-def _is_one_metric(context: Context, value: cst.BaseExpression) -> bool:
-    """Return whether `metrics=` is no list of them."""
-    function = value.func if isinstance(value, cst.Call) else value
-    name = context.names.of(function)
-    return isinstance(value, cst.SimpleString) or name in context.roles.functions or name.startswith("keras.metrics.")
 
 
 def _add_weight(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:

@@ -9,6 +9,12 @@ from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.keras_names import Moved, moved
 from keras_tpu_ext.tools.migrate.names import chain
 
+_REDUCTIONS = {
+    "AUTO": "sum_over_batch_size",
+    "SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
+    "SUM": "sum",
+    "NONE": "none",
+}
 DROPIN = "what it meant, by the drop-in"
 
 
@@ -17,6 +23,9 @@ def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseE
     name = context.names.of(original)
     if not name.startswith("keras.") or name.startswith("keras.backend.") or name == "keras.backend":
         return None
+    if reduction := _REDUCTIONS.get(name.removeprefix("keras.losses.Reduction.")):
+        context.mapped(original, context.name(original), reduction)
+        return cst.SimpleString(f'"{reduction}"')
     found = moved(name)
     if not tell_moved(context, original, context.name(original), found):
         return None

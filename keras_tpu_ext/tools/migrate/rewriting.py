@@ -11,11 +11,13 @@ from keras_tpu_ext.tools.migrate import functions, imports, keras_calls, old_ker
 from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.names import chain
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
+from keras_tpu_ext.tools.migrate.special_calls import NO_SPACE
 from keras_tpu_ext.tools.migrate.strategies import Strategies
 from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS, out_of_reach
 from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
 from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
 
+_OF_LABELS = "whether labels have the dimensions of predictions, which Keras 3 gives them only in its own losses"
 _METHODS = {"reset_states": "reset_state"}
 
 
@@ -78,7 +80,24 @@ class _Modernizer(cst.CSTTransformer):
             if new:
                 self._context.mapped(original_node, f"def {original_node.name.value}", f"def {new}")
                 return updated_node.with_changes(name=cst.Name(new))
+            if original_node.name.value == "call":
+                return self._of_call(original_node, updated_node)
         return updated_node
+
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> Any:
+        bases = {self._context.names.of(base.value) for base in original_node.bases}
+        if bases & {"keras.losses.Loss", "keras.Loss"}:
+            self._context.undecided(original_node, f"class {original_node.name.value}", _OF_LABELS)
+        return updated_node
+
+    def _of_call(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        """Return `call` with `training=None`, which old Keras gave even where there was no default."""
+        params = list(updated.params.params)
+        for place, one in enumerate(params):
+            if one.name.value == "training" and one.default is None and place == len(params) - 1:
+                self._context.mapped(original, "call(..., training)", "training=None")
+                params[place] = one.with_changes(default=cst.Name("None"), equal=NO_SPACE)
+        return updated.with_changes(params=updated.params.with_changes(params=params))
 
     def leave_Decorator(self, original_node: cst.Decorator, updated_node: cst.Decorator) -> Any:
         function = self._context.parents.get(original_node)

@@ -134,6 +134,14 @@ class Roles:
             elif method not in _NEUTRAL and name not in _WRAPPERS:
                 self._mark(arg.value, EAGER, only_functions=True)
 
+    def functions_in(self, node: cst.BaseExpression, depth: int = 4) -> Iterator[FunctionNode]:
+        """Yield the functions of the program that an expression may evaluate to, and those that make them."""
+        function = self._function(node.func if isinstance(node, cst.Call) else node)
+        if function is not None:
+            yield function
+        for inner in self._values(node) if depth else ():
+            yield from self.functions_in(inner, depth - 1)
+
     def _takes_custom_objects(self, call: cst.Call) -> bool:
         """Return whether a call registers functions that models use: `get_custom_objects().update({...})`."""
         function = call.func
@@ -153,7 +161,7 @@ class Roles:
 
     def _values(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """Yield the expressions whose functions are those of `node`."""
-        if isinstance(node, (cst.List, cst.Tuple, cst.Set)) or isinstance(node, cst.Dict):
+        if isinstance(node, (cst.List, cst.Tuple, cst.Set, cst.Dict)):
             yield from (one.value for one in node.elements)
         elif isinstance(node, cst.IfExp):
             yield from (node.body, node.orelse)

@@ -145,7 +145,9 @@ class _Required(cst.CSTVisitor):
     def visit_Arg(self, node: cst.Arg) -> bool:
         if (name := _optional(node, self._form)) is not None:
             self.used.add(name)
-        return name is None
+        else:
+            node.value.visit(self)
+        return False
 
     def visit_Name(self, node: cst.Name) -> None:
         if node.value in self._form.parameters:

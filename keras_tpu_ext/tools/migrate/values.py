@@ -65,6 +65,12 @@ class Values:
         finally:
             self._busy.discard(node)
 
+    def is_own_model(self, node: cst.CSTNode) -> bool:
+        """Return whether an expression is an object of one of the program's classes."""
+        values = self._names.values.get(self._names.of(node), ())
+        made = [self._names.of(value.func) for value in values if isinstance(value, cst.Call)]
+        return any(name in self._roles.classes and self._roles.is_model_class(name) for name in made)
+
     def _kind(self, node: cst.CSTNode) -> str:
         if isinstance(node, _LITERALS):
             return PLAIN

@@ -38,8 +38,10 @@ reverse: flip(tensor, axis=axis)
 roll: roll(input, shift, axis=axis)
 shape: shape(input)
 size: size(input)
-sort: values axis direction -> sort(values, axis=axis) | direction="DESCENDING": flip(sort(values), axis=-1)
-argsort: values axis direction stable -> argsort(values, axis=axis) | direction="DESCENDING": argsort(-values)
+sort: values axis direction -> sort(values, axis=axis) | direction="DESCENDING":
+  flip(sort(values, axis=axis or -1), axis=axis or -1)
+argsort: values axis direction stable -> argsort(values, axis=axis) | direction="DESCENDING":
+  argsort(-values, axis=axis)
 split: | num_or_size_splits=INT: split(value, num_or_size_splits, axis=axis or 0)
 squeeze: squeeze(input, axis=axis)
 stack: stack(values, axis=axis)
