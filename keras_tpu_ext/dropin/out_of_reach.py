@@ -57,7 +57,7 @@ _NEEDS_KERAS_2: dict[str, tuple[Callable[[str], bool], str, str]] = {
     "tensorflow_hub": (
         lambda name: name == "KerasLayer",
         "a module of the hub is a graph of TensorFlow",
-        "keras.applications or keras_hub.models; for features that are not trained, hub.load(...) in the tf.data pipeline",
+        "keras.applications or keras_hub.models; for features without training, hub.load(...) in the tf.data pipeline",
     ),
 }
 
@@ -87,7 +87,7 @@ def _of_tape(what: str) -> OutOfReachError:
     return out_of_reach(
         what=what,
         why="TensorFlow's tape does not see what Keras computes on JAX",
-        write="model.compile(...) and model.fit(...); a loss of your own goes into compile, or compute_loss of a model",
+        write="model.compile(...) and model.fit(...); your own loss goes into compile, or compute_loss of a model",
         page=_STEPS,
     )
 
@@ -127,8 +127,8 @@ def _checking_steps(original: Function) -> Function:
             raise out_of_reach(
                 what=f"{type(self).__name__}.{step}(self, data)",
                 why="it is written for TensorFlow, with a tf.GradientTape or layers that change as they are called",
-                write="the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit; or train_step(self, state, "
-                "data) on JAX",
+                write="the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit; or, on JAX, "
+                "train_step(self, state, data)",
                 page=_STEPS,
             )
 
@@ -203,7 +203,7 @@ def _is_program(frame: types.FrameType | None) -> bool:
     """Return whether the import is one of the user's program, and not a package's that asks what is there."""
     libraries = (sysconfig.get_paths()["stdlib"], "/site-packages/", "/dist-packages/", "<frozen importlib")
     frame = frame and frame.f_back
-    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
         frame = frame.f_back
     return frame is not None and not any(part in frame.f_code.co_filename for part in libraries)
 
@@ -220,7 +220,7 @@ class _Installed(importlib.abc.MetaPathFinder):
         found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _then_guard(fullname, spec.loader.exec_module)  # type: ignore[method-assign]
+            spec.loader.exec_module = _then_guard(fullname, spec.loader.exec_module)  # type: ignore[assignment, method-assign]
         return spec
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import random
 import sys
 
+import keras
 import numpy as np
 import pytest
-
-pytestmark = pytest.mark.runtimes("keras3_jax", reason="the drop-in is about JAX")
-
-import keras
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-import keras_tpu_ext.dropin  # noqa: F401
+import keras_tpu_ext.dropin
 from keras_tpu_ext.dropin.errors import OutOfReachError
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 NUMBERS = np.arange(3, dtype="int64")
@@ -94,7 +94,10 @@ REACHED = {
     "tape.gradient": (loop, r"tape.gradient of a Keras model .*Write instead: model.compile.*docs/models.md"),
     "tape.watch": (lambda: loop(watched=True), r"tape.watch of a tensor or variable of Keras"),
     "tape.jacobian": (jacobian, r"tape.jacobian of a Keras model"),
-    "train_step": (lambda: model_of(OldStep).fit(X, Y, verbose=0), r"OldStep.train_step\(self, data\).*compute_loss\("),
+    "train_step": (
+        lambda: model_of(OldStep).fit(X, Y, verbose=0),
+        r"OldStep.train_step\(self, data\).*compute_loss\(",
+    ),
     "train_on_batch": (lambda: model_of(OldStep).train_on_batch(X, Y), r"OldStep.train_step\(self, data\)"),
     "test_step": (lambda: model_of(OldTest).evaluate(X, Y, verbose=0), r"OldTest.test_step\(self, data\)"),
     "TPUModel": (lambda: model_of(ExactOldStep).fit(X, Y, verbose=0), r"ExactOldStep.train_step\(self, data\)"),
@@ -149,7 +152,7 @@ def test_a_saved_model_of_tensorflow(tmp_path):
     np.testing.assert_array_equal(loaded(tf.constant(X)), X * 2)
     data = tf.data.Dataset.from_tensors(X).map(loaded)
     np.testing.assert_array_equal(next(iter(data)), X * 2)
-    with pytest.raises(OutOfReachError, match="tf.saved_model.load in a model"):
+    with pytest.raises(OutOfReachError, match=r"tf.saved_model.load in a model"):
         loaded(keras.Input((3,)))
 
 
@@ -175,7 +178,10 @@ def test_a_gradient_that_tensorflow_does_not_see_is_told(capsys):
     with tf.GradientTape() as tape:
         loss = tf.constant(np.asarray(model(image))) * 1.0
     assert tape.gradient(loss, image) is None
-    assert "tape.gradient(...) is None -> TensorFlow's tape sees nothing of what Keras computes" in capsys.readouterr().out
+    assert (
+        "tape.gradient(...) is None -> TensorFlow's tape sees nothing of what Keras computes"
+        in capsys.readouterr().out
+    )
 
 
 def test_tensorflows_own_tables_and_variables_go_on():
@@ -249,12 +255,15 @@ def test_a_missing_package_of_no_table_is_pythons_matter():
 
 
 @pytest.mark.parametrize(
-    ("package", "name", "other"), [("transformers", "TFAutoModel", "TFRecords"), ("tensorflow_hub", "KerasLayer", "load")]
+    ("package", "name", "other"),
+    [("transformers", "TFAutoModel", "TFRecords"), ("tensorflow_hub", "KerasLayer", "load")],
 )
 def test_an_installed_package_keeps_what_needs_no_keras_2(package, name, other, tmp_path, monkeypatch):
     if importlib.util.find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
-    (tmp_path / f"{package}.py").write_text("class AutoTokenizer: pass\nload = KerasLayer = TFAutoModel = TFmap = 1\n")
+    (tmp_path / f"{package}.py").write_text(
+        "class AutoTokenizer: pass\nload = KerasLayer = TFAutoModel = TFmap = 1\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     try:
         module = importlib.import_module(package)

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
-
-pytestmark = pytest.mark.runtimes("keras3_jax", reason="the drop-in is about JAX")
-
-import keras
 import tensorflow as tf
 
 import keras_tpu_ext.dropin  # noqa: F401
+from dropin.references import addons_cases as cases
 from keras_tpu_ext.dropin.errors import OutOfReachError
 
-sys.path.insert(0, str(Path(__file__).parent / "references"))
-import addons_cases as cases  # noqa: E402
+pytestmark = pytest.mark.runtimes("keras3_jax")
 
-import efficientnet.tfkeras as efn  # noqa: E402
-import tensorflow_addons as tfa  # noqa: E402
-
+tfa = importlib.import_module("tensorflow_addons")  # only now: the drop-in has provided them
+efn = importlib.import_module("efficientnet.tfkeras")
 REFERENCES = json.loads((Path(__file__).parent / "references" / "addons.json").read_text())
 
 
@@ -31,9 +26,8 @@ def numbered(kind, table):
     """Return a test's parameters: each case with what it gave, named by its first part and its place."""
     found = REFERENCES[kind]
     assert len(found) == len(table), "run tests/dropin/references/make_addons.py"
-    return pytest.mark.parametrize(
-        ("case", "expected"), list(zip(table, found, strict=True)), ids=[f"{case[0]}-{i}" for i, case in enumerate(table)]
-    )
+    names = [f"{case[0]}-{i}" for i, case in enumerate(table)]
+    return pytest.mark.parametrize(("case", "expected"), list(zip(table, found, strict=True)), ids=names)
 
 
 def close(actual, expected, rtol=1e-5, atol=1e-6):
@@ -161,7 +155,9 @@ def test_a_model_with_addons_is_saved_and_trains(tmp_path):
     optimizer = tfa.optimizers.SWA(tfa.optimizers.Lookahead(tfa.optimizers.AdamW(1e-4, 0.05), 2), average_period=2)
     model.compile(optimizer, "categorical_crossentropy", metrics=[tfa.metrics.F1Score(3, average="macro")])
     x, y = np.repeat(cases.DATA["features"], 4, axis=0), cases.DATA["one_hot"]
-    checkpoint = tfa.callbacks.AverageModelCheckpoint(True, str(tmp_path / "average.weights.h5"), save_weights_only=True)
+    checkpoint = tfa.callbacks.AverageModelCheckpoint(
+        True, str(tmp_path / "average.weights.h5"), save_weights_only=True
+    )
     callbacks = [checkpoint, tfa.callbacks.TimeStopping(100)]
     history = model.fit(x, y, epochs=3, verbose=0, callbacks=callbacks).history
     assert history["loss"][-1] < history["loss"][0]
@@ -226,12 +222,11 @@ def test_a_name_without_a_stand_in_says_what_to_write(module, name, write):
 
 def test_names_are_imported_in_all_forms_and_told_once(capsys):
     import efficientnet
-
     from efficientnet.keras import EfficientNetB2
-    from tensorflow_addons.layers import Maxout as first
     from tensorflow_addons.layers import Maxout
+    from tensorflow_addons.layers import Maxout as Again
 
-    assert tfa.layers.Maxout is Maxout is first
+    assert tfa.layers.Maxout is Maxout is Again
     assert EfficientNetB2 is not None
     assert efficientnet.tfkeras is efn
     assert capsys.readouterr().out.count("efficientnet.keras.EfficientNetB2 -> ") == 1
@@ -305,9 +300,9 @@ def test_weights_that_cannot_be_downloaded_name_the_file(monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(keras.utils, "get_file", offline)
-    with pytest.raises(KteError, match="efficientnet-b0_noisy-student_notop.h5.*no network.*Attach a data set"):
+    with pytest.raises(KteError, match=r"efficientnet-b0_noisy-student_notop.h5.*no network.*Attach a data set"):
         efn.EfficientNetB0(weights="noisy-student", include_top=False, input_shape=(32, 32, 3))
-    with pytest.raises(ValueError, match="there is no file 'b0.h5'"):
+    with pytest.raises(ValueError, match=r"there is no file 'b0.h5'"):
         efn.EfficientNetB0(weights="b0.h5", include_top=False, input_shape=(32, 32, 3))
 
 
@@ -325,5 +320,5 @@ def test_the_place_of_data_is_the_folder(tmp_path, monkeypatch):
     assert tf.io.gfile.glob(KaggleDatasets().get_gcs_path("flowers") + "/*.tfrec")
     (tmp_path / "competitions" / "leaves").mkdir(parents=True)
     assert KaggleDatasets().get_gcs_path("leaves") == str(tmp_path / "competitions" / "leaves")
-    with pytest.raises(KteError, match="needs a folder 'petals' .* and found competitions, flowers"):
+    with pytest.raises(KteError, match=r"needs a folder 'petals' .* and found competitions, flowers"):
         KaggleDatasets().get_gcs_path("petals")

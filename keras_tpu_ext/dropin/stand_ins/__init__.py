@@ -57,7 +57,7 @@ _INSTEAD = {
     "tensorflow_addons": "the same in keras.ops, in a class of your own",
     "tensorflow_addons.layers.SpectralNormalization": "keras.layers.SpectralNormalization",
     "tensorflow_addons.layers.MultiHeadAttention": "keras.layers.MultiHeadAttention, which has other arguments",
-    "tensorflow_addons.layers.AdaptiveAveragePooling2D": "keras.layers.GlobalAveragePooling2D or keras.ops.image.resize",
+    "tensorflow_addons.layers.AdaptiveAveragePooling2D": "GlobalAveragePooling2D or keras.ops.image.resize",
     "efficientnet.tfkeras.EfficientNetL2": "EfficientNetB7, the largest one there is here",
     "efficientnet": "keras.applications.EfficientNetB0 and its like",
     "kaggle_datasets": "the folder, /kaggle/input/<name>",

@@ -12,11 +12,11 @@ from keras import ops
 from keras_tpu_ext.dropin.stand_ins.addons_weight_decay import Addon
 
 
-class _Around(Addon, keras.optimizers.Optimizer):  # type: ignore[misc]
+class _Around(Addon, keras.optimizers.Optimizer):
     """An optimizer around another one, whose step comes first.
 
-    As in TensorFlow Addons, what is inside has its learning rate and its weight decay, but neither its clipping nor its
-    list of variables that do not decay.
+    As in TensorFlow Addons, what is inside has its learning rate and its weight decay, but neither its clipping nor
+    its list of variables that do not decay.
     """
 
     def __init__(self, optimizer: Any, name: str, **kwargs: Any) -> None:
@@ -95,7 +95,12 @@ class Lookahead(_Around):
     _slot = "slow"
 
     def __init__(
-        self, optimizer: Any, sync_period: int = 6, slow_step_size: float = 0.5, name: str = "Lookahead", **kwargs: Any
+        self,
+        optimizer: Any,
+        sync_period: int = 6,
+        slow_step_size: float = 0.5,
+        name: str = "Lookahead",
+        **kwargs: Any,
     ) -> None:
         super().__init__(optimizer, name, **kwargs)
         self.sync_period, self.slow_step_size = int(sync_period), float(slow_step_size)
@@ -108,6 +113,7 @@ class Lookahead(_Around):
         variable.assign(ops.where(is_time, back, variable.value))
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "sync_period": self.sync_period, "slow_step_size": self.slow_step_size}
 
 
@@ -153,6 +159,7 @@ class SWA(AveragedOptimizerWrapper):
         slot.assign(ops.where(is_time, (slot * count + variable) / ops.where(is_time, count + 1, 1), slot.value))
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         own = {"start_averaging": self.start_averaging, "average_period": self.average_period}
         return {**super().get_config(), **own}
 
@@ -193,7 +200,9 @@ class MovingAverage(AveragedOptimizerWrapper):
 
     def _staying(self, dtype: Any) -> Any:
         since = ops.cast(self.iterations - self.start_step, dtype)
-        decay = ops.minimum(self.average_decay, (1 + since) / (10 + since)) if self.dynamic_decay else self.average_decay
+        decay = (
+            ops.minimum(self.average_decay, (1 + since) / (10 + since)) if self.dynamic_decay else self.average_decay
+        )
         return ops.where(since < 0, 0.0, decay)
 
     def shadow_copy(self, model_weights: Sequence[Any]) -> None:
@@ -214,5 +223,6 @@ class MovingAverage(AveragedOptimizerWrapper):
             slot.assign(value)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         names = ("average_decay", "start_step", "dynamic_decay")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ import keras
 from keras_tpu_ext.dropin.stand_ins.addons_averaging import AveragedOptimizerWrapper
 
 
-class TimeStopping(keras.callbacks.Callback):  # type: ignore[misc]
+class TimeStopping(keras.callbacks.Callback):
     """Stops after the epoch in which the time is over.
 
     Args:
@@ -25,20 +26,23 @@ class TimeStopping(keras.callbacks.Callback):  # type: ignore[misc]
         self.stopped_epoch: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Begin."""
         self.stopping_time = time.time() + self.seconds
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """End an epoch."""
         if time.time() >= self.stopping_time:
             self.model.stop_training = True
             self.stopped_epoch = epoch
 
     def on_train_end(self, logs: Any = None) -> None:
+        """End."""
         if self.stopped_epoch is not None and self.verbose > 0:
             after = datetime.timedelta(seconds=self.seconds)
             print(f"Timed stopping at epoch {self.stopped_epoch + 1} after training for {after}")
 
 
-class AverageModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class AverageModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Saves a model with the averages of its weights.
 
     Args:
@@ -69,6 +73,7 @@ class AverageModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[m
         super().__init__(filepath, monitor, verbose, save_best_only, save_weights_only, mode, save_freq, **kwargs)
 
     def set_model(self, model: Any) -> None:
+        """Take the model, whose optimizer needs averages."""
         super().set_model(model)
         if not isinstance(self._averaging(), AveragedOptimizerWrapper):
             raise TypeError("AverageModelCheckpoint is only used when training with MovingAverage or SWA")
@@ -84,7 +89,7 @@ class AverageModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[m
             self.model.set_weights(before)
 
 
-class TQDMProgressBar(keras.callbacks.Callback):  # type: ignore[misc]
+class TQDMProgressBar(keras.callbacks.Callback):
     """Bars of the package tqdm: one of epochs, and one of each epoch's batches.
 
     Args:
@@ -112,9 +117,7 @@ class TQDMProgressBar(keras.callbacks.Callback):  # type: ignore[misc]
         show_overall_progress: bool = True,
     ) -> None:
         super().__init__()
-        from tqdm.auto import tqdm
-
-        self._tqdm, self._interval = tqdm, 1 / update_per_second
+        self._tqdm, self._interval = importlib.import_module("tqdm.auto").tqdm, 1 / update_per_second
         self._separator, self._format = metrics_separator, metrics_format
         self._overall = {"bar_format": overall_bar_format, "leave": leave_overall_progress, "unit": "epochs"}
         self._of_epoch = {"bar_format": epoch_bar_format, "leave": leave_epoch_progress, "unit": "steps"}
@@ -135,29 +138,35 @@ class TQDMProgressBar(keras.callbacks.Callback):  # type: ignore[misc]
         self._bar = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Begin."""
         if self._shows_overall:
             self._all = self._tqdm(desc="Training", total=self.params["epochs"], dynamic_ncols=True, **self._overall)
 
     def on_train_end(self, logs: Any = None) -> None:
+        """End."""
         if self._all is not None:
             self._all.close()
         self._all = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Begin an epoch."""
         if self._shows_epochs:
             print(f"Epoch {epoch + 1}/{self.params['epochs']}")
         self._open()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """End an epoch."""
         self._close(logs)
         if self._all is not None:
             self._all.update(1)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Move the bar."""
         if self._bar is not None:
             self._bar.update(batch + 1 - self._bar.n)
 
     def on_test_begin(self, logs: Any = None) -> None:
+        """Begin an evaluation."""
         if self._bar is None:
             self._open(desc="Evaluating")
             self._evaluates = True
@@ -165,10 +174,12 @@ class TQDMProgressBar(keras.callbacks.Callback):  # type: ignore[misc]
     _evaluates = False
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Move the bar."""
         if self._evaluates:
             self.on_train_batch_end(batch)
 
     def on_test_end(self, logs: Any = None) -> None:
+        """End an evaluation."""
         if self._evaluates:
             self._close(logs)
         self._evaluates = False

@@ -21,7 +21,9 @@ def _images(image: Any) -> tuple[Any, int]:
     image = tf.convert_to_tensor(image)
     rank = image.shape.rank
     if rank not in (2, 3, 4):
-        raise ValueError(f"an image needs 2, 3 or 4 axes, known when a function is traced; this has the shape {image.shape}")
+        raise ValueError(
+            f"an image needs 2, 3 or 4 axes, known when a function is traced; this has the shape {image.shape}"
+        )
     return {2: lambda: image[None, :, :, None], 3: lambda: image[None], 4: lambda: image}[rank](), rank
 
 
@@ -177,7 +179,9 @@ def cutout(images: Any, mask_size: Any, offset: Any = (0, 0), constant_values: A
     """
     images, rank = _images(images)
     if rank != 4:
-        raise ValueError(f"cutout needs a batch of images: write tfa.image.cutout(image[None], ...)[0]; {rank} axes came")
+        raise ValueError(
+            f"cutout needs a batch of images: write tfa.image.cutout(image[None], ...)[0]; {rank} axes came"
+        )
     half = _mask_size(mask_size) // 2
     centre = tf.cast(tf.reshape(tf.convert_to_tensor(offset), [-1, 2]), half.dtype)
     inside = []
@@ -260,7 +264,11 @@ def _padded(images: Any, filter_shape: tuple[int, int], padding: str, constant_v
 
 
 def mean_filter2d(
-    image: Any, filter_shape: Any = (3, 3), padding: str = "REFLECT", constant_values: Any = 0, name: str | None = None
+    image: Any,
+    filter_shape: Any = (3, 3),
+    padding: str = "REFLECT",
+    constant_values: Any = 0,
+    name: str | None = None,
 ) -> Any:
     """Return an image of the means of rectangles."""
     del name
@@ -294,7 +302,11 @@ def _filtered(image: Any, kernel: Any, padding: str, constant_values: Any) -> An
 
 
 def median_filter2d(
-    image: Any, filter_shape: Any = (3, 3), padding: str = "REFLECT", constant_values: Any = 0, name: str | None = None
+    image: Any,
+    filter_shape: Any = (3, 3),
+    padding: str = "REFLECT",
+    constant_values: Any = 0,
+    name: str | None = None,
 ) -> Any:
     """Return an image of the medians of rectangles."""
     del name
@@ -302,7 +314,9 @@ def median_filter2d(
     height, width = _pair(filter_shape)
     around = _padded(images, (height, width), padding, constant_values)
     patches = tf.image.extract_patches(around, [1, height, width, 1], [1] * 4, [1] * 4, "VALID")
-    patches = tf.sort(tf.reshape(patches, [*tf.unstack(tf.shape(images)[:3]), height * width, images.shape[-1]]), axis=3)
+    patches = tf.sort(
+        tf.reshape(patches, [*tf.unstack(tf.shape(images)[:3]), height * width, images.shape[-1]]), axis=3
+    )
     low, high = (patches[:, :, :, i] for i in ((height * width - 1) // 2, height * width // 2))
     median = low if height * width % 2 else (low + high) / 2
     return _as_before(tf.cast(median, images.dtype), rank)

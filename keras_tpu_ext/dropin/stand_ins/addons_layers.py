@@ -12,7 +12,7 @@ from keras_tpu_ext.dropin.stand_ins.addons_activations import gelu
 _PARTS = ("initializer", "regularizer", "constraint")
 
 
-class _Scaled(keras.layers.Layer):  # type: ignore[misc]
+class _Scaled(keras.layers.Layer):
     """A layer that has a gamma and a beta, with what initialises, regularises and constrains them."""
 
     def __init__(self, kwargs: dict[str, Any]) -> None:
@@ -61,9 +61,11 @@ class GroupNormalization(_Scaled):
         if axis == 0:
             raise ValueError("You are trying to normalize your batch axis; write keras.layers.BatchNormalization")
         self.groups, self.axis, self.epsilon, self.center, self.scale = groups, axis, epsilon, center, scale
-        self.gamma = self.beta = None
+        self.gamma: Any = None
+        self.beta: Any = None
 
     def build(self, input_shape: Any) -> None:
+        """Make the variables."""
         channels = input_shape[self.axis]
         if channels is None:
             raise ValueError(f"Axis {self.axis} of input tensor should have a defined dimension, not {input_shape}.")
@@ -74,6 +76,7 @@ class GroupNormalization(_Scaled):
         self.beta = self._weight("beta", (channels,)) if self.center else None
 
     def call(self, inputs: Any) -> Any:
+        """Compute the outputs."""
         axis = self.axis % len(inputs.shape)
         channels = inputs.shape[axis]
         shape = ops.shape(inputs)
@@ -89,9 +92,11 @@ class GroupNormalization(_Scaled):
         return outputs
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         names = ("groups", "axis", "epsilon", "center", "scale")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
@@ -131,6 +136,7 @@ class FilterResponseNormalization(_Scaled):
         self.learned_epsilon_constraint = keras.constraints.get(learned_epsilon_constraint)
 
     def build(self, input_shape: Any) -> None:
+        """Make the variables."""
         if self.learned_epsilon:
             self.eps_learned = self.add_weight(
                 shape=(1,),
@@ -142,6 +148,7 @@ class FilterResponseNormalization(_Scaled):
         self.beta = self._weight("beta", (1, 1, 1, input_shape[-1]))
 
     def call(self, inputs: Any) -> Any:
+        """Compute the outputs."""
         epsilon = abs(self.epsilon)
         if self.learned_epsilon:
             epsilon = epsilon + ops.abs(self.eps_learned)
@@ -149,16 +156,18 @@ class FilterResponseNormalization(_Scaled):
         return self.gamma * (inputs * ops.rsqrt(square + epsilon)) + self.beta
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         own = {"epsilon": self.epsilon, "learned_epsilon": self.learned_epsilon}
         own["learned_epsilon_constraint"] = keras.constraints.serialize(self.learned_epsilon_constraint)
         return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class WeightNormalization(keras.layers.Wrapper):  # type: ignore[misc]
+class WeightNormalization(keras.layers.Wrapper):
     """A layer whose kernel is `v`, divided by its length, times `g`.
 
     What the first batch says of `g` and of the bias is kept beside them, in weights that are not trained, and added:
@@ -176,10 +185,11 @@ class WeightNormalization(keras.layers.Wrapper):  # type: ignore[misc]
         self.is_rnn = isinstance(layer, keras.layers.RNN)
 
     def build(self, input_shape: Any) -> None:
+        """Make the variables."""
         if not self.layer.built:
             self.layer.build(input_shape)
         of = self.layer.cell if self.is_rnn else self.layer
-        self.v = of.recurrent_kernel if self.is_rnn else getattr(of, "_kernel", getattr(of, "kernel", None))
+        self.v: Any = of.recurrent_kernel if self.is_rnn else getattr(of, "_kernel", getattr(of, "kernel", None))
         if self.v is None:
             raise ValueError("`WeightNormalization` must wrap a layer that contains a `kernel` for weights")
         self._bias = None if self.is_rnn else getattr(self.layer, "bias", None)
@@ -194,6 +204,7 @@ class WeightNormalization(keras.layers.Wrapper):  # type: ignore[misc]
         self.built = True
 
     def call(self, inputs: Any, **kwargs: Any) -> Any:
+        """Compute the outputs."""
         self._begin(inputs)
         values = {id(self.v): self._kernel_of(self.g + self._added_g)}
         if self._bias is not None:
@@ -246,6 +257,7 @@ class WeightNormalization(keras.layers.Wrapper):  # type: ignore[misc]
         return ops.stop_gradient(ops.tile(scale, [times]) if times > 1 else scale), bias
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs."""
         return self.layer.compute_output_shape(input_shape)
 
     def remove(self) -> Any:
@@ -256,11 +268,12 @@ class WeightNormalization(keras.layers.Wrapper):  # type: ignore[misc]
         return self.layer
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "data_init": self.data_init}
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class Maxout(keras.layers.Layer):  # type: ignore[misc]
+class Maxout(keras.layers.Layer):
     """The largest number of each group of features.
 
     Args:
@@ -274,6 +287,7 @@ class Maxout(keras.layers.Layer):  # type: ignore[misc]
         self.num_units, self.axis = num_units, axis
 
     def call(self, inputs: Any) -> Any:
+        """Compute the outputs."""
         axis, shape = self.axis % len(inputs.shape), ops.shape(inputs)
         features = inputs.shape[axis]
         if features % self.num_units:
@@ -282,16 +296,18 @@ class Maxout(keras.layers.Layer):  # type: ignore[misc]
         return ops.max(ops.reshape(inputs, grouped), axis=axis)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs."""
         shape = list(input_shape)
         shape[self.axis] = self.num_units
         return tuple(shape)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "num_units": self.num_units, "axis": self.axis}
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class GELU(keras.layers.Layer):  # type: ignore[misc]
+class GELU(keras.layers.Layer):
     """The activation `gelu`, which Addons approximates by default."""
 
     def __init__(self, approximate: bool = True, **kwargs: Any) -> None:
@@ -299,17 +315,20 @@ class GELU(keras.layers.Layer):  # type: ignore[misc]
         self.approximate, self.supports_masking = approximate, True
 
     def call(self, inputs: Any) -> Any:
+        """Compute the outputs."""
         return gelu(inputs, approximate=self.approximate)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "approximate": self.approximate}
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class StochasticDepth(keras.layers.Layer):  # type: ignore[misc]
+class StochasticDepth(keras.layers.Layer):
     """[shortcut, residual] -> their sum, in training with the residual or without it, for the whole batch.
 
     Args:
@@ -323,6 +342,7 @@ class StochasticDepth(keras.layers.Layer):  # type: ignore[misc]
         self.seed_generator = keras.random.SeedGenerator()
 
     def call(self, x: Any, training: Any = None) -> Any:
+        """Compute the outputs."""
         if not isinstance(x, list | tuple) or len(x) != 2:
             raise ValueError("input must be a list of length 2.")
         shortcut, residual = x
@@ -332,7 +352,9 @@ class StochasticDepth(keras.layers.Layer):  # type: ignore[misc]
         return shortcut + ops.cast(chance <= self.survival_probability, residual.dtype) * residual
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs."""
         return input_shape[0]
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "survival_probability": self.survival_probability}

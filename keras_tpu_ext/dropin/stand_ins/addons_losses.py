@@ -147,7 +147,7 @@ def _reduction(reduction: Any) -> Any:
     return {"auto": "sum_over_batch_size", "none": None}.get(reduction, reduction)
 
 
-class _Loss(keras.losses.Loss):  # type: ignore[misc]
+class _Loss(keras.losses.Loss):
     """A loss that calls a function with the arguments of its own."""
 
     def __init__(self, function: Callable[..., Any], reduction: Any, name: str | None, **arguments: Any) -> None:
@@ -239,7 +239,7 @@ class PinballLoss(_Loss):
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class WeightedKappaLoss(keras.losses.Loss):  # type: ignore[misc]
+class WeightedKappaLoss(keras.losses.Loss):
     """The logarithm of 1 - kappa of a batch, for classes that have an order.
 
     Args:
@@ -268,6 +268,7 @@ class WeightedKappaLoss(keras.losses.Loss):  # type: ignore[misc]
         return ops.abs(difference) if self.weightage == "linear" else ops.square(difference)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Compute the outputs."""
         classes = ops.cast(ops.arange(self.num_classes), y_pred.dtype)
         labels = ops.matmul(y_true, classes[:, None])
         numerator = ops.sum(self._weight(labels - classes[None, :]) * y_pred)
@@ -278,5 +279,6 @@ class WeightedKappaLoss(keras.losses.Loss):  # type: ignore[misc]
         return ops.log(ops.divide_no_nan(numerator, denominator) + self.epsilon)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         own = {"num_classes": self.num_classes, "weightage": self.weightage, "epsilon": self.epsilon}
         return {**super().get_config(), **own}

@@ -17,7 +17,7 @@ def _predicted(y_pred: Any, threshold: float | None) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class FBetaScore(keras.metrics.Metric):  # type: ignore[misc]
+class FBetaScore(keras.metrics.Metric):
     """The weighted harmonic mean of precision and recall.
 
     Args:
@@ -83,6 +83,7 @@ class FBetaScore(keras.metrics.Metric):  # type: ignore[misc]
         return score if self.average is None else ops.mean(score)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         names = ("num_classes", "average", "beta", "threshold")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
@@ -102,12 +103,13 @@ class F1Score(FBetaScore):
         super().__init__(num_classes, average, 1.0, threshold, name=name, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         config = super().get_config()
         del config["beta"]
         return config
 
 
-class _Confusion(keras.metrics.Metric):  # type: ignore[misc]
+class _Confusion(keras.metrics.Metric):
     """A metric of how often which class is taken for which."""
 
     def __init__(self, num_classes: int, name: str, dtype: Any) -> None:
@@ -185,6 +187,7 @@ class CohenKappa(_Confusion):
         return ops.where(ops.isnan(denominator), 0.0, kappa)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         names = ("weightage", "sparse_labels", "regression")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
@@ -220,7 +223,7 @@ class MatthewsCorrelationCoefficient(_Confusion):
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class RSquare(keras.metrics.Metric):  # type: ignore[misc]
+class RSquare(keras.metrics.Metric):
     """The part of the variance that the predictions explain.
 
     Args:
@@ -285,6 +288,7 @@ class RSquare(keras.metrics.Metric):  # type: ignore[misc]
         return ops.where(rest > 0, 1 - (1 - score) * of_all / ops.where(rest > 0, rest, 1), score)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         own = {"multioutput": self.multioutput, "num_regressors": self.num_regressors}
         return {**super().get_config(), **own}
 
@@ -301,7 +305,7 @@ def _hamming_loss(y_true: Any, y_pred: Any, threshold: float | None, mode: str) 
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class HammingLoss(keras.metrics.MeanMetricWrapper):  # type: ignore[misc]
+class HammingLoss(keras.metrics.MeanMetricWrapper):
     """The part of the labels that are wrong.
 
     Args:
@@ -319,11 +323,12 @@ class HammingLoss(keras.metrics.MeanMetricWrapper):  # type: ignore[misc]
         self._config = {"mode": mode, "name": name, "threshold": threshold}
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return dict(self._config)
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class MultiLabelConfusionMatrix(keras.metrics.Metric):  # type: ignore[misc]
+class MultiLabelConfusionMatrix(keras.metrics.Metric):
     """For each class, how often it is there and predicted: [[neither, predicted], [there, both]].
 
     Args:
@@ -343,7 +348,10 @@ class MultiLabelConfusionMatrix(keras.metrics.Metric):  # type: ignore[misc]
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Count a batch; weights have no effect."""
         there, predicted = (ops.cast(ops.not_equal(ops.cast(y, "int32"), 0), self.dtype) for y in (y_true, y_pred))
-        by_label = [[(1 - there) * (1 - predicted), (1 - there) * predicted], [there * (1 - predicted), there * predicted]]
+        by_label = [
+            [(1 - there) * (1 - predicted), (1 - there) * predicted],
+            [there * (1 - predicted), there * predicted],
+        ]
         added = ops.stack([ops.stack([ops.sum(one, axis=0) for one in row], axis=-1) for row in by_label], axis=-2)
         self._counts.assign(self._counts + added)
 
@@ -352,4 +360,5 @@ class MultiLabelConfusionMatrix(keras.metrics.Metric):  # type: ignore[misc]
         return ops.convert_to_tensor(self._counts)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "num_classes": self.num_classes}

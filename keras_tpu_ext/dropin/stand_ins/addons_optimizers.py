@@ -11,7 +11,7 @@ from keras import ops
 from keras_tpu_ext.dropin.stand_ins.addons_weight_decay import Addon, hyperparameter, is_matched
 
 
-class _Moments(Addon, keras.optimizers.Optimizer):  # type: ignore[misc]
+class _Moments(Addon, keras.optimizers.Optimizer):
     """An optimizer with the moments of Adam, and perhaps the largest of the second ones."""
 
     def __init__(self, learning_rate: Any, beta_1: float, beta_2: float, epsilon: float, **kwargs: Any) -> None:
@@ -96,6 +96,7 @@ class RectifiedAdam(_Moments):
         self.warmup_proportion, self.min_lr = float(warmup_proportion), float(min_lr)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable."""
         gradient, step = ops.cast(gradient, variable.dtype), self._step(variable.dtype)
         learning_rate = self._warmed_up(ops.cast(learning_rate, variable.dtype), step)
         m = self._first_moment(gradient, variable)
@@ -136,6 +137,7 @@ class RectifiedAdam(_Moments):
         )
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         names = ("sma_threshold", "total_steps", "warmup_proportion", "min_lr")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
@@ -144,11 +146,25 @@ class RectifiedAdam(_Moments):
 class AdaBelief(RectifiedAdam):
     """Adam whose second moment is of what the first one did not expect; the arguments are `RectifiedAdam`'s."""
 
-    def __init__(self, *args: Any, epsilon: float = 1e-14, rectify: bool = True, **kwargs: Any) -> None:
-        kwargs.setdefault("name", "AdaBelief")
-        if len(args) > 3:
-            raise TypeError("AdaBelief needs its arguments after beta_2 by name: write AdaBelief(epsilon=...)")
-        super().__init__(*args, epsilon=epsilon, **kwargs)
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-14,
+        weight_decay: Any = 0.0,
+        amsgrad: bool = False,
+        rectify: bool = True,
+        sma_threshold: float = 5.0,
+        total_steps: int = 0,
+        warmup_proportion: float = 0.1,
+        min_lr: float = 0.0,
+        name: str = "AdaBelief",
+        **kwargs: Any,
+    ) -> None:
+        warmup = {"total_steps": total_steps, "warmup_proportion": warmup_proportion, "min_lr": min_lr}
+        arguments: dict[str, Any] = {"sma_threshold": sma_threshold, **warmup, "name": name, **kwargs}
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, weight_decay, amsgrad, **arguments)
         self.rectify = rectify
 
     def _square(self, gradient: Any, first_moment: Any) -> Any:
@@ -164,6 +180,7 @@ class AdaBelief(RectifiedAdam):
         return m / (1 - ops.power(self.beta_1, step)) / (root + self.epsilon)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "rectify": self.rectify}
 
 
@@ -201,6 +218,7 @@ class LAMB(_Moments):
         self._not_adapted = exclude_from_layer_adaptation or exclude_from_weight_decay
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable."""
         gradient, step = ops.cast(gradient, variable.dtype), self._step(variable.dtype)
         m = self._first_moment(gradient, variable) / (1 - ops.power(self.beta_1, step))
         v = self._second_moment(ops.square(gradient), variable) / (1 - ops.power(self.beta_2, step))
@@ -212,6 +230,7 @@ class LAMB(_Moments):
         variable.assign(variable - ops.cast(learning_rate, variable.dtype) * update)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         own = {"exclude_from_weight_decay": self._excluded, "exclude_from_layer_adaptation": self._not_adapted}
         return {**super().get_config(), **own}
 
@@ -259,6 +278,7 @@ class NovoGrad(_Moments):
         self.grad_averaging = grad_averaging
 
     def build(self, variables: Sequence[Any]) -> None:
+        """Make the variables."""
         if self.built:
             return
         super(_Moments, self).build(variables)
@@ -268,6 +288,7 @@ class NovoGrad(_Moments):
         self._largest = [self.add_variable((), dtype=v.dtype, name=f"{v.name}_vhat") for v in variables]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable."""
         gradient = ops.cast(gradient, variable.dtype)
         is_first = ops.equal(self.iterations, 0)
         square = ops.sum(ops.square(gradient))
@@ -282,11 +303,12 @@ class NovoGrad(_Moments):
         )
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "grad_averaging": self.grad_averaging}
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class LazyAdam(Addon, keras.optimizers.Adam):  # type: ignore[misc]
+class LazyAdam(Addon, keras.optimizers.Adam):
     """Adam: gradients of an Embedding are dense here, so it is not lazy."""
 
     def __init__(self, learning_rate: Any = 0.001, *args: Any, name: str = "LazyAdam", **kwargs: Any) -> None:
@@ -331,6 +353,7 @@ class Yogi(_Moments):
         self.initial_accumulator_value, self.activation = initial_accumulator_value, activation
 
     def build(self, variables: Sequence[Any]) -> None:
+        """Make the variables."""
         if self.built:
             return
         super(_Moments, self).build(variables)
@@ -338,6 +361,7 @@ class Yogi(_Moments):
         self._first, self._second = self.add_optimizer_variables(variables, ["m", "v"], ["zeros", begin])
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable."""
         gradient, step = ops.cast(gradient, variable.dtype), self._step(variable.dtype)
         m, square, v = self._first_moment(gradient, variable), ops.square(gradient), self.of(self._second, variable)
         towards = ops.sign(square - v) if self.activation == "sign" else ops.tanh(10 * (square - v))
@@ -347,6 +371,7 @@ class Yogi(_Moments):
         variable.assign(variable - rate / (ops.sqrt(v) + self.epsilon) * m)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         config = super().get_config()
         config["beta1"], config["beta2"] = config.pop("beta_1"), config.pop("beta_2")
         own = {"initial_accumulator_value": self.initial_accumulator_value, "activation": self.activation}

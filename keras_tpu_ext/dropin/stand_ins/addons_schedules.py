@@ -10,7 +10,7 @@ from keras import ops
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class CyclicalLearningRate(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+class CyclicalLearningRate(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that goes up for `step_size` steps, and down for as many, again and again.
 
     Args:
@@ -36,6 +36,7 @@ class CyclicalLearningRate(keras.optimizers.schedules.LearningRateSchedule):  # 
         self.step_size, self.scale_fn, self.scale_mode, self.name = step_size, scale_fn, scale_mode, name
 
     def __call__(self, step: Any) -> Any:
+        """Return the learning rate of a step."""
         position = ops.cast(step, "float32")
         cycle = ops.floor(1 + position / (2 * self.step_size))
         height = ops.maximum(0, 1 - ops.abs(position / self.step_size - 2 * cycle + 1))
@@ -43,6 +44,7 @@ class CyclicalLearningRate(keras.optimizers.schedules.LearningRateSchedule):  # 
         return self.initial_learning_rate + (self.maximal_learning_rate - self.initial_learning_rate) * height * scale
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         names = ("initial_learning_rate", "maximal_learning_rate", "step_size", "scale_mode")
         own = {name: getattr(self, name) for name in names}
         return own if type(self) is not CyclicalLearningRate else {**own, "scale_fn": self.scale_fn}
@@ -98,4 +100,5 @@ class ExponentialCyclicalLearningRate(CyclicalLearningRate):
         )
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "gamma": self.gamma}

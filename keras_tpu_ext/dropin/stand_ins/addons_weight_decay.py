@@ -54,16 +54,23 @@ class Addon:
     """
 
     def __init__(
-        self, learning_rate: Any, *, weight_decay: Any = None, lr: Any = None, decay: float | None = None, **kwargs: Any
+        self,
+        learning_rate: Any,
+        *,
+        weight_decay: Any = None,
+        lr: Any = None,
+        decay: float | None = None,
+        **kwargs: Any,
     ) -> None:
         rate = hyperparameter(learning_rate if lr is None else lr)
         if decay:
             report.told(f"{type(self).__name__}(decay=)", "keras.optimizers.schedules.InverseTimeDecay")
             rate = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
-        super().__init__(learning_rate=rate, **kwargs)
+        super().__init__(learning_rate=rate, **kwargs)  # type: ignore[call-arg]
         self._decay_rate = None if weight_decay is None else hyperparameter(weight_decay)
 
     def build(self, variables: Sequence[Any]) -> None:
+        """Make the variables."""
         if any(variable.name == "embeddings" for variable in variables):
             report.told(
                 f"{type(self).__name__} on an Embedding",
@@ -83,6 +90,7 @@ class Addon:
         return slots[self._get_variable_index(variable)]  # type: ignore[attr-defined]
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         config: dict[str, Any] = super().get_config()  # type: ignore[misc]
         if self._decay_rate is None:
             del config["weight_decay"]
@@ -101,15 +109,15 @@ class DecoupledWeightDecayExtension(Addon):
         kwargs: The arguments of the optimizer.
     """
 
-    def __init__(
-        self, weight_decay: Any, exclude_from_weight_decay: list[str] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, weight_decay: Any, exclude_from_weight_decay: list[str] | None = None, **kwargs: Any) -> None:
         learning_rate = kwargs.pop("learning_rate", 0.01 if isinstance(self, keras.optimizers.SGD) else 0.001)
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self._excluded = exclude_from_weight_decay
         self._decayed: set[int] | None = None
 
-    def apply_gradients(self, grads_and_vars: Any, name: Any = None, decay_var_list: Any = None, **kwargs: Any) -> Any:
+    def apply_gradients(
+        self, grads_and_vars: Any, name: Any = None, decay_var_list: Any = None, **kwargs: Any
+    ) -> Any:
         """Take a step.
 
         Args:
@@ -123,7 +131,9 @@ class DecoupledWeightDecayExtension(Addon):
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         for variable in variables:
-            chosen = not is_matched(variable, self._excluded) if self._decayed is None else id(variable) in self._decayed
+            chosen = (
+                not is_matched(variable, self._excluded) if self._decayed is None else id(variable) in self._decayed
+            )
             if chosen:
                 self.decay(variable)
 
@@ -132,6 +142,7 @@ class DecoupledWeightDecayExtension(Addon):
         variable.assign(variable - self.decay_rate(variable.dtype) * variable)
 
     def get_config(self) -> dict[str, Any]:
+        """Return the arguments."""
         return {**super().get_config(), "exclude_from_weight_decay": self._excluded}
 
 
@@ -146,7 +157,7 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Any]) -> type[Any]:
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class AdamW(DecoupledWeightDecayExtension, keras.optimizers.Adam):  # type: ignore[misc]
+class AdamW(DecoupledWeightDecayExtension, keras.optimizers.Adam):
     """Adam that decays weights, as TensorFlow Addons 0.23 has it."""
 
     def __init__(
@@ -160,12 +171,18 @@ class AdamW(DecoupledWeightDecayExtension, keras.optimizers.Adam):  # type: igno
         name: str = "AdamW",
         **kwargs: Any,
     ) -> None:
-        arguments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "amsgrad": amsgrad, "name": name}
+        arguments: dict[str, Any] = {
+            "beta_1": beta_1,
+            "beta_2": beta_2,
+            "epsilon": epsilon,
+            "amsgrad": amsgrad,
+            "name": name,
+        }
         super().__init__(weight_decay, learning_rate=learning_rate, **arguments, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="Addons")
-class SGDW(DecoupledWeightDecayExtension, keras.optimizers.SGD):  # type: ignore[misc]
+class SGDW(DecoupledWeightDecayExtension, keras.optimizers.SGD):
     """Gradient descent that decays weights, as TensorFlow Addons 0.23 has it."""
 
     def __init__(
@@ -177,5 +194,5 @@ class SGDW(DecoupledWeightDecayExtension, keras.optimizers.SGD):  # type: ignore
         name: str = "SGDW",
         **kwargs: Any,
     ) -> None:
-        arguments = {"momentum": momentum, "nesterov": nesterov, "name": name}
+        arguments: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "name": name}
         super().__init__(weight_decay, learning_rate=learning_rate, **arguments, **kwargs)

@@ -6,6 +6,7 @@ the same order.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -50,8 +51,7 @@ def center_crop_and_resize(
         crop_padding: How much of `image_size + crop_padding` the middle lacks.
         interpolation: "nearest", "bilinear", "biquadratic" or "bicubic".
     """
-    from skimage.transform import resize
-
+    resize = importlib.import_module("skimage.transform").resize
     order = {"nearest": 0, "bilinear": 1, "biquadratic": 2, "bicubic": 3}[interpolation]
     size = int(image_size / (image_size + crop_padding) * min(image.shape[:2]))
     top, left = ((length - size + 1) // 2 for length in image.shape[:2])
@@ -74,7 +74,9 @@ def _network(number: int) -> Callable[..., Any]:
     ) -> Any:
         del kwargs  # modules of Keras
         if weights == "imagenet" and include_top and classes != 1000:
-            raise ValueError('If using `weights` as `"imagenet"` with `include_top` as true, `classes` should be 1000')
+            raise ValueError(
+                'If using `weights` as `"imagenet"` with `include_top` as true, `classes` should be 1000'
+            )
         model = _without_preprocessing(number, include_top, input_shape, pooling, classes)
         if weights is not None:
             model.load_weights(_file(weights, name, include_top))
@@ -117,7 +119,9 @@ def _file(weights: str, name: str, include_top: bool) -> str:
     if weights not in _FILES:
         if not os.path.exists(weights):
             known = ", ".join(map(repr, _FILES))
-            raise ValueError(f"`weights` needs to be None, {known} or the path of a file; there is no file {weights!r}")
+            raise ValueError(
+                f"`weights` needs to be None, {known} or the path of a file; there is no file {weights!r}"
+            )
         return str(weights)
     place, file = _FILES[weights]
     file = file.format(name=name, top="" if include_top else "_notop")
@@ -125,8 +129,8 @@ def _file(weights: str, name: str, include_top: bool) -> str:
         return str(keras.utils.get_file(file, place + file, cache_subdir="models"))
     except Exception as error:  # urllib's, or one of a proxy
         raise KteError(
-            f"The weights {weights!r} of {name} need the file {file}, and it cannot be downloaded ({error}). Attach a "
-            f"data set that has it and write weights='/kaggle/input/<data set>/{file}', or switch the internet on."
+            f"The weights {weights!r} of {name} need the file {file}, and it cannot be downloaded ({error}). Attach "
+            f"a data set that has it and write weights='/kaggle/input/<data set>/{file}', or switch the internet on."
         ) from error
 
 

@@ -31,8 +31,8 @@ class KaggleDatasets:
         if folder is None:
             wanted = "exactly one folder" if dataset_dir is None else f"a folder {dataset_dir!r}"
             raise KteError(
-                f"get_gcs_path() needs {wanted} in {root} and found {', '.join(found) or 'none'}. Attach the data set "
-                "(Add Input), or set the variable KTE_INPUT to the folder that has it."
+                f"get_gcs_path() needs {wanted} in {root} and found {', '.join(found) or 'none'}. Attach the data "
+                "set (Add Input), or set the variable KTE_INPUT to the folder that has it."
             )
         report.told("KaggleDatasets().get_gcs_path()", str(folder))
         return str(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,7 @@ _GONE = {
     "metrics": "tf.keras.metrics",
 }
 
+_COMPAT_V1 = "tensorflow._api.v2.compat.v1"
 _EAGER = ("disable_eager_execution", "disable_v2_behavior")
 
 
@@ -54,13 +56,20 @@ _SEEDS: list[random.Random] = []  # what Keras draws seeds from, once `tf.random
 def install() -> None:
     """Give TensorFlow the old names."""
     patching.add(tf, "__getattr__", _old_name)
-    for name in _EAGER:
-        patching.replace(tf.compat.v1, f"tensorflow.compat.v1.{name}", functools.partial(_without_effect, name))
-    patching.replace(tf.compat.v1, "tensorflow.compat.v1.placeholder", _placeholder)
+    for module in _compat_v1():
+        for name in _EAGER:
+            patching.replace(module, f"tensorflow.compat.v1.{name}", functools.partial(_without_effect, name))
+        patching.replace(module, "tensorflow.compat.v1.placeholder", _placeholder)
     patching.replace(tf.random, "tensorflow.random.set_seed", _set_seed)
     patching.add(tf.random, "set_random_seed", tf.random.set_seed)
     for module in (seed_generator, jax_random):
         patching.replace(module, f"{module.__name__}.make_default_seed", _default_seed)
+
+
+def _compat_v1() -> list[Any]:
+    """Return `tf.compat.v1` and the modules with its names that somebody has imported already."""
+    imported = [module for name, module in sys.modules.items() if name in ("tensorflow.compat.v1", _COMPAT_V1)]
+    return list({id(module): module for module in (tf.compat.v1, *imported)}.values())
 
 
 def _old_name(name: str) -> Any:

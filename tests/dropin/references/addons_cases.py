@@ -169,7 +169,12 @@ LAYERS = [
     ("GELU", {}, "features", None),
     ("GELU", {"approximate": False}, "features", None),
     ("WeightNormalization", {"layer": Inner("Dense", units=4)}, "features", "filled"),
-    ("WeightNormalization", {"layer": Inner("Dense", units=4, activation="relu"), "data_init": False}, "maps", "filled"),
+    (
+        "WeightNormalization",
+        {"layer": Inner("Dense", units=4, activation="relu"), "data_init": False},
+        "maps",
+        "filled",
+    ),
     ("WeightNormalization", {"layer": Inner("Conv2D", filters=4, kernel_size=2)}, "maps", "filled"),
     (
         "WeightNormalization",
@@ -220,7 +225,11 @@ IMAGES = [
     ("rotate", "gray", {"angles": 2.0, "fill_mode": "nearest"}),
     ("rotate", "images", {"angles": 0.5, "fill_value": 0.5}),
     ("transform", "image", {"transforms": [1.0, 0.2, -1.0, 0.1, 1.0, 0.5, 0.0, 0.0]}),
-    ("transform", "images", {"transforms": [1.0, 0, 0, 0, 1, 0, 0.01, 0], "output_shape": [5, 6], "fill_mode": "wrap"}),
+    (
+        "transform",
+        "images",
+        {"transforms": [1.0, 0, 0, 0, 1, 0, 0.01, 0], "output_shape": [5, 6], "fill_mode": "wrap"},
+    ),
     ("translate", "images", {"translations": [1, -2]}),
     ("translate", "image", {"translations": [1.5, 0.5], "interpolation": "bilinear", "fill_mode": "reflect"}),
     ("translate_xy", "image", {"translate_to": [2, -1], "replace": 7}),
