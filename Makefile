@@ -32,22 +32,21 @@ export UV_PYTHON_INSTALL_DIR ?= $(CURDIR)/.envs/python
 # Trust what the machine trusts, a company's proxy say, as pip does.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2 test-keras2-tf215 test-keras2-tf221 short-keras2-tf215 short-keras2-tf221 test-of test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2 exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle lock docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2 test-keras2-tf215 test-keras2-tf221 short-keras2-tf221 test-of test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2 exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle lock docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
 # What is cheap first, and then one runtime on each core: a process of its own imports and collects only once. The
 # longest come first. Which tests these are stands at the tests (tests/conftest.py).
-RUNTIMES := test-keras3-tf test-keras3-jax test-compiler test-oldest-jax docs check-wheel test-keras3-both \
-	short-keras2-tf215 short-keras2-tf221
+RUNTIMES := test-keras3-tf test-keras3-jax test-compiler docs check-wheel test-keras3-both short-keras2-tf221
 JOBS ?= 2
 test: lint
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(RUNTIMES)
 	@echo "Ran: ruff, import-linter and mypy; the tests that are in the gate on Keras 3 on TensorFlow, on Keras 3 on JAX"
-	@echo "without TensorFlow (make exhaustive runs all tests on each); a short suite on Keras 2 on TensorFlow 2.15 and 2.21"
-	@echo "(make test-keras2 runs more); what is about Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU"
-	@echo "compiler; the site; and the wheel."
+	@echo "without TensorFlow (make exhaustive runs all tests on each); a short suite on Keras 2 on TensorFlow 2.21 (make"
+	@echo "test-keras2 runs more, and on 2.15); what is about Keras 3 on JAX with TensorFlow and Grain beside it, and old"
+	@echo "programs there; what asks the TPU compiler; the site; and the wheel. CI runs the oldest versions, too."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -89,7 +88,7 @@ test-tpu-kernels: $(TPU_KERNELS)/.ready
 # Keras 2 and TensorFlow Addons are frozen, and have a gate of their own.
 test-keras2: test-keras2-tf215 test-keras2-tf221
 short-keras2-%: PYTEST := --tier=short
-test-keras2-tf215 short-keras2-tf215: $(if $(KERAS2_PYTHON),$(TF215)/.ready)
+test-keras2-tf215: $(if $(KERAS2_PYTHON),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
 	$(if $(KERAS2_PYTHON),$(call in,keras2-tf215) -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 

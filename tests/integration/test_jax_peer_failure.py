@@ -82,10 +82,10 @@ PROGRAM = """
 CASES = [
     pytest.param(1, "callback", id="a callback"),
     *(
-        pytest.param(victim, how, marks=pytest.mark.exhaustive, id=f"{how}, process {victim}")
+        pytest.param(victim, how, id=f"{how}, process {victim}")
         for victim, how in [(0, "callback"), (1, "data"), (1, "begin"), (0, "before fit")]
     ),
-    pytest.param(0, "save", marks=pytest.mark.exhaustive, id="saving a sharded model"),
+    pytest.param(0, "save", id="saving a sharded model"),
 ]
 
 
@@ -118,6 +118,7 @@ def text(victim, error="ValueError: it was so planned"):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "how"), CASES)
 def test_the_other_process_raises_an_error_that_names_the_one_that_failed(victim, how, tmp_path):
