@@ -28,6 +28,11 @@ def test_rates_as_then():
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("name", cases.STOPPING)
+def test_early_stopping_as_then(name):
+    assert_same(cases.stopping_case(name), EXPECTED[f"stopping {name}"])
+
+
 @pytest.mark.parametrize(
     "schedule",
     [

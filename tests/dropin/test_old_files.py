@@ -156,3 +156,32 @@ def test_checkpoint_callback_under_any_name(file, weights_only, tmp_path):
     else:
         again = tf.keras.models.load_model(path)
     np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
+
+
+def dice(y_true, y_pred):
+    return 1 - tf.reduce_mean(y_true * y_pred)
+
+
+@pytest.mark.parametrize("ending", ["h5", "keras"])
+def test_own_losses_and_metrics(ending, tmp_path):
+    model = cases.small_model()
+    model.compile(tf.keras.optimizers.Adam(lr=1e-3), loss=dice, metrics=[dice, "mae"])
+    model.fit(cases.values(8, 4), cases.values(8, 1), verbose=0)
+    path = str(tmp_path / f"m.{ending}")
+    model.save(path)
+    again = tf.keras.models.load_model(path, custom_objects={"dice": dice})
+    x, y = cases.values(8, 4), cases.values(8, 1)
+    np.testing.assert_allclose(again.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), rtol=1e-5)
+    assert again.metrics_names == ["loss", "dice", "mae"]
+    if ending == "h5":
+        with pytest.raises(
+            ValueError, match=r"which Keras 2 did not have: write load_model\(\.\.\., custom_objects="
+        ):
+            tf.keras.models.load_model(path)
+
+
+def test_weights_of_a_model_without_weights_say_so(tmp_path):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2)], name="mine")
+    for method in (model.save_weights, model.load_weights):
+        with pytest.raises(ValueError, match=r"mine has no weights yet: .*mine\.build"):
+            method(str(tmp_path / "w.h5"))

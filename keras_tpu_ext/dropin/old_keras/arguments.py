@@ -48,6 +48,7 @@ def install() -> None:
             "keras.layers.LeakyReLU.__init__",
             functools.partial(_renamed, alpha="negative_slope"),
         ),
+        (keras.DTypePolicy, "keras.DTypePolicy.__init__", _policy),
         (keras.regularizers.L1, "keras.regularizers.L1.__init__", functools.partial(_renamed, l="l1")),
         (keras.regularizers.L2, "keras.regularizers.L2.__init__", functools.partial(_renamed, l="l2")),
         (model, "keras.src.models.model.functional_init_arguments", _knows_input),
@@ -235,6 +236,18 @@ def _renamed(init: Method, **names: str) -> Method:
         for old in names.keys() & kwargs.keys():
             mapped(f"{type(self).__name__}({old}=)", f"{names[old]}=")
             kwargs[names[old]] = kwargs.pop(old)
+        init(self, *args, **kwargs)
+
+    return initialize
+
+
+def _policy(init: Method) -> Method:
+    """Take the `loss_scale` of `mixed_precision.experimental`, which `compile` decides now."""
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "loss_scale" in kwargs:
+            mapped("Policy(loss_scale=)", "the loss scale of compile: dynamic for float16, none for bfloat16")
+            del kwargs["loss_scale"]
         init(self, *args, **kwargs)
 
     return initialize

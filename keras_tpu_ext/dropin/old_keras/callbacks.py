@@ -27,6 +27,7 @@ def install() -> None:
         (all_of.ModelCheckpoint, "__init__", _checkpoint),
         (all_of.ModelCheckpoint, "on_epoch_end", _every_period),
         (all_of.ModelCheckpoint, "_should_save_model", _unless_unknown),
+        (all_of.EarlyStopping, "on_train_end", _restoring_if_stopped),
         (all_of.ReduceLROnPlateau, "__init__", _plateau),
         (all_of.ReduceLROnPlateau, "on_epoch_end", _with_lr),
         (all_of.LearningRateScheduler, "__init__", _scheduler),
@@ -89,6 +90,21 @@ def _unless_unknown(stock: Method) -> Method:
         return bool(stock(self, epoch, batch, logs, filepath))
 
     return should_save
+
+
+def _restoring_if_stopped(stock: Method) -> Method:
+    """Restore the best weights if training was stopped early, as Keras 2; Keras 3 does so in any case."""
+
+    def on_train_end(self: Any, logs: Any = None) -> None:
+        if self.restore_best_weights and not self.stopped_epoch and self.best_weights is not None:
+            told(
+                "EarlyStopping(restore_best_weights=True) that has not stopped",
+                "the last weights stay, as in Keras 2",
+            )
+            self.best_weights = None
+        stock(self, logs)
+
+    return on_train_end
 
 
 def _plateau(init: Method) -> Method:

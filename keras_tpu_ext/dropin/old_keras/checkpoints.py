@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def remember(path: str) -> None:
-    """Write what `tf.train.latest_checkpoint` reads."""
-    import tensorflow as tf
-
-    folder = str(Path(path).parent)
-    tf.compat.v1.train.update_checkpoint_state(folder, os.path.abspath(path))
+    """Write the file that `tf.train.latest_checkpoint` reads."""
+    name = json.dumps(Path(path).name)  # escaped as in a protocol buffer's text
+    text = f"model_checkpoint_path: {name}\nall_model_checkpoint_paths: {name}\n"
+    (Path(path).parent / "checkpoint").write_text(text)
 
 
 def read(model: Any, path: str) -> None:

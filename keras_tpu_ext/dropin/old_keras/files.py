@@ -26,6 +26,7 @@ h5py: Any = legacy_h5_format.h5py
 
 _IN_FOLDER = "model.keras"
 _ENDINGS = (".h5", ".hdf5", ".keras")
+_LATER = ("dice", "tversky", "circle")  # losses of Keras 3, whose names old programs gave to their own
 _WITHOUT_MEANING = ("options", "signatures", "save_traces", "save_format")
 
 
@@ -54,10 +55,17 @@ def install() -> None:
 
 def _leaving_known_names(stock: Method) -> Method:
     """Leave names of Keras's losses and metrics in HDF5 files to `compile`; Keras 3 fails at "mse" and the like."""
-    known = {*losses.ALL_OBJECTS_DICT, *metrics.ALL_OBJECTS_DICT}
 
     def deserialize_nested_config(deserialize: Method, config: Any) -> Any:
-        return config if isinstance(config, str) and config in known else stock(deserialize, config)
+        if not isinstance(config, str) or keras.saving.get_registered_object(config) is not None:
+            return stock(deserialize, config)
+        if config in _LATER:
+            raise ValueError(
+                f"The file has a loss or metric {config!r}, which Keras 2 did not have: "
+                f"write load_model(..., custom_objects={{{config!r}: {config}}}), or compile=False."
+            )
+        module = losses if deserialize is losses.deserialize else metrics
+        return config if config in module.ALL_OBJECTS_DICT else stock(deserialize, config)
 
     return deserialize_nested_config
 
@@ -94,8 +102,7 @@ def _save_weights(stock: Method) -> Method:
         if path.endswith((".weights.h5", ".weights.json")) and wants != "tf":
             stock(self, path, overwrite, *args, **kwargs)
             return
-        if not self.built:
-            raise ValueError(f"{self.name} has no weights yet: build it, or call it on data, before save_weights.")
+        _check_built(self, "save_weights")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith((".h5", ".hdf5", ".keras")) or wants == "h5":
             mapped("save_weights(.h5)", "an HDF5 file as of Keras 2")
@@ -106,6 +113,14 @@ def _save_weights(stock: Method) -> Method:
             checkpoints.remember(path)
 
     return save_weights
+
+
+def _check_built(model: Any, method: str) -> None:
+    if not model.built:
+        raise ValueError(
+            f"{model.name} has no weights yet: call it on data, or write {model.name}.build((None, ...)) with the "
+            f"shape of its inputs, before {method}."
+        )
 
 
 def _write_hdf5(model: Any, path: str) -> None:
@@ -120,6 +135,7 @@ def _load_weights(stock: Method) -> Method:
         kwargs.pop("options", None)
         if os.path.isdir(path) and (Path(path) / _IN_FOLDER).exists():
             path = str(Path(path) / _IN_FOLDER)
+        _check_built(self, "load_weights")
         found = path if os.path.isfile(path) else f"{path}.index"
         if not _is_hdf5(found):
             if not path.endswith(_ENDINGS) and os.path.isfile(f"{path}.index"):
@@ -131,7 +147,7 @@ def _load_weights(stock: Method) -> Method:
             group = legacy_h5_format.safe_get_h5_group(file, "model_weights") if "model_weights" in file else file
             if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
                 stock(self, path, skip_mismatch, **kwargs)  # Keras 3's own
-            elif by_name or (skip_mismatch and by_name):
+            elif by_name:
                 mapped("load_weights(by_name=True)", "layers of the same name")
                 legacy_h5_format.load_weights_from_hdf5_group_by_name(group, self, skip_mismatch)
             else:

@@ -61,10 +61,11 @@ def _flatten(stock: Method) -> Method:
 
 def _metrics_names(self: Any) -> list[str]:
     """Return the names of what `evaluate` returns, in its order; none before training, as in Keras 2."""
-    compiled = getattr(self, "_compile_metrics", None)
+    compiled: Any = getattr(self, "_compile_metrics", None)
     if not self.compiled or (compiled is not None and not compiled.built):
         return []
     results: dict[str, None] = {}
     for metric in self.metrics:
-        results.update(dict.fromkeys(metric.result() if metric is compiled else [metric.name]))
+        several = metric is compiled  # whose result is a dict
+        results.update(dict.fromkeys(metric.result() if several else [metric.name]))
     return list(_losses_first(self, results))

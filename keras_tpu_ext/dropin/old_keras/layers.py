@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import tree
 from keras.src.layers import layer as layer_module
+from keras.src.models import functional
 
 from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.errors import out_of_reach
@@ -59,6 +60,7 @@ def install() -> None:
         (layer, "keras.layers.Layer.add_weight", _add_weight),
         (layer, "keras.layers.Layer.add_metric", lambda _: _add_metric),
         (layer, "keras.layers.Layer.add_loss", _add_loss),
+        (functional.Functional, "keras.src.models.functional.Functional.add_loss", lambda _: layer.add_loss),
         (model, "keras.Model.get_layer", _get_layer),
         (layer_module, "keras.src.layers.layer.get_shapes_dict", _build_shapes),
     ):
@@ -117,6 +119,12 @@ def _add_loss(stock: Method) -> Method:
     """Take functions without arguments, and plain numbers."""
 
     def add_loss(self: Any, losses: Any, **kwargs: Any) -> None:
+        if any(isinstance(loss, keras.KerasTensor) for loss in tree.flatten(losses)):
+            raise out_of_reach(
+                what="add_loss of a tensor of a functional model",
+                why="such a tensor has no value outside of the model",
+                write="a layer through which the tensors go, and self.add_loss(...) in its call",
+            )
         called = [loss() if callable(loss) else loss for loss in tree.flatten(losses)]
         if kwargs:
             mapped("add_loss(inputs=)", "add_loss")

@@ -216,6 +216,25 @@ def callbacks_case() -> dict[str, object]:
     }
 
 
+STOPPING = {
+    "stops": {"patience": 1, "min_delta": 1.0, "restore_best_weights": True},
+    "runs to the end": {"patience": 9, "min_delta": 1.0, "restore_best_weights": True},
+    "baseline": {"patience": 2, "baseline": 0.0},
+    "larger is better": {"monitor": "mae", "mode": "max", "patience": 2},
+}
+
+
+def stopping_case(name: str) -> dict[str, object]:
+    """Train with early stopping: how long, and with which weights it ends."""
+    model = small_model()
+    model.compile(tf.keras.optimizers.legacy.SGD(lr=0.1), loss="mse", metrics=["mae"])
+    callback = tf.keras.callbacks.EarlyStopping(**{"monitor": "loss", **STOPPING[name]})
+    history = model.fit(
+        values(8, 4), values(8, 1), batch_size=4, epochs=5, shuffle=False, verbose=0, callbacks=[callback]
+    )
+    return {"epochs": len(history.epoch), "weights": [w.tolist() for w in model.get_weights()]}
+
+
 def regularizers_case() -> dict[str, float]:
     """Return what regularizers give with their old arguments and defaults."""
     weights = tf.constant(values(3, 2))
@@ -270,6 +289,7 @@ def cases() -> dict[str, object]:
         **{f"outputs {name}": two_outputs_case(name) for name in TWO_OUTPUTS},
         **{f"metrics {name}": metrics_case(name) for name in METRICS},
         **{f"loss {name}": loss_case(name) for name in LOSSES},
+        **{f"stopping {name}": stopping_case(name) for name in STOPPING},
         "callbacks": callbacks_case(),
         "regularizers": regularizers_case(),
         "activations": activations_case(),
