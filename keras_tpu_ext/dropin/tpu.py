@@ -250,7 +250,7 @@ def _connect(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def connect(target: Any = None, *args: Any, **options: Any) -> Any:
         if isinstance(target, TPUClusterResolver) or _tpu_scope() is not None:
-            return mapped(f"tf.config.{original.__name__}", "nothing: the TPU is in this machine")
+            return mapped("tf.config.experimental_connect_to_*", "nothing: the TPU is in this machine")
         return original(target, *args, **options)
 
     return connect

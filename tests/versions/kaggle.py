@@ -90,6 +90,13 @@ KERNELS = (
         ("submission.csv", "model.keras"),
         "compiles and fits",
     ),
+    Kernel(
+        "An old kernel with keras tpu ext",
+        "kaggle_old_kernel.ipynb",
+        ("tpu-getting-started",),
+        ("submission.csv", "flowers.h5"),
+        "REPLICAS:  8",
+    ),
 )
 
 
@@ -228,6 +235,9 @@ def offline(python: Path, *command: Path, read_only: Path) -> None:
         # A TPU's devices are there from the start.
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={REPLICAS}",
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        # For the old kernel: where `KaggleDatasets` looks, and eight CPU devices that look like a TPU.
+        "KTE_INPUT": str(OUT / "input"),
+        "KTE_REHEARSE": str(REPLICAS),
         "IPYTHONDIR": str(OUT / "ipython"),
         "JUPYTER_RUNTIME_DIR": str(OUT / "runtime"),
     }
