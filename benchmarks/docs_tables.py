@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import itertools
 import json
 import re
 import runpy
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -348,6 +350,107 @@ def patches() -> Iterator[str]:
         yield f"| {names} | {reason} | {lifetime} | `{owner}` |"
 
 
+def _names(table: str) -> Any:
+    """Return a table of old names. The package is not imported for it, since that would import Keras."""
+    package = types.ModuleType("keras_tpu_ext")
+    package.__path__ = [str(ROOT / "keras_tpu_ext")]
+    sys.modules.setdefault("keras_tpu_ext", package)
+    return importlib.import_module(f"keras_tpu_ext.tools.migrate.tables.{table}")
+
+
+def dropin_tpu() -> Iterator[str]:
+    """Yield a row for each name of TensorFlow for TPUs and strategies."""
+    tpu = _names("tpu")
+    yield "| TensorFlow | here |"
+    yield "| --- | --- |"
+    for name, new in [
+        *tpu.TPU.items(),
+        *((f"strategy.{key}", value) for key, value in tpu.STRATEGY_ATTRIBUTES.items()),
+    ]:
+        yield f"| `{name}` | {_code(new)} |"
+
+
+def _code(text: str) -> str:
+    return text if " " in text.partition("(")[0] else f"`{text}`"
+
+
+def dropin_tensorflow() -> Iterator[str]:
+    """Yield a row for each function of TensorFlow."""
+    yield from _functions(_names("tensorflow").TENSORFLOW, "tf.")
+
+
+def dropin_backend() -> Iterator[str]:
+    """Yield a row for each function of the old backend."""
+    backend = _names("backend")
+    anywhere = {name: f"={new}" for name, new in backend.ANYWHERE.items()}
+    yield from _functions({**backend.BACKEND, **anywhere}, "K.")
+
+
+def _functions(rows: dict[str, str], prefix: str) -> Iterator[str]:
+    yield "| old | in a modern program |"
+    yield "| --- | --- |"
+    for name, row in sorted(rows.items()):
+        forms = [form.rpartition("->")[2].rpartition(": ")[2].strip() for form in re.split(r"(?:^| )\| ", row)]
+        if told := [f"`{form.removeprefix('=')}`" for form in forms if form]:
+            yield f"| `{prefix}{name}` | {' or '.join(told).replace('|', chr(92) + '|')} |"
+    yield ""
+    others = ", ".join(f"`{prefix}{name}`" for name, row in sorted(rows.items()) if not row)
+    yield f"On the drop-in only: {others}."
+
+
+def dropin_arguments() -> Iterator[str]:
+    """Yield a row for each old argument and method."""
+    table = _names("old_arguments")
+    yield "| where | old | today |"
+    yield "| --- | --- | --- |"
+    for where, arguments in [
+        *table.ARGUMENTS.items(),
+        *((f".{key}", value) for key, value in table.METHOD_ARGUMENTS.items()),
+    ]:
+        for old, new in arguments.items():
+            told = {"-": "left out", "?": "the drop-in"}.get(new, f"`{new}=`")
+            if new != old:
+                yield f"| `{where}` | `{old}=` | {told} |"
+    for old, row in table.METHODS.items():
+        yield f"| models and metrics | `.{old}()` | `.{row.split()[0]}()` |"
+
+
+def dropin_modules() -> Iterator[str]:
+    """Yield a row for each module of today: the old ones whose names it has."""
+    table = _names("old_modules")
+    yield "| today | old modules and names |"
+    yield "| --- | --- |"
+    olds: dict[str, list[str]] = {}
+    for old, new in {**table.OLD_MODULES, **table.OLD_NAMES}.items():
+        olds.setdefault(new, []).append(old)
+    for new, names in sorted(olds.items()):
+        told = f"`{new}`" if not new.startswith(("keras_tpu_ext.", "keras.src.", "keras._")) else "the drop-in"
+        yield f"| {told} | {', '.join(f'`{name}`' for name in names)} |"
+
+
+def dropin_stand_ins() -> Iterator[str]:
+    """Yield a row for each module that the drop-in stands in for."""
+    yield "| module | names |"
+    yield "| --- | --- |"
+    for module, names in _names("stand_ins").STAND_INS.items():
+        if names:
+            yield f"| `{module}` | {', '.join(f'`{name}`' for name in sorted(names))} |"
+
+
+def dropin_out_of_reach() -> Iterator[str]:
+    """Yield a row for each name that cannot run on JAX."""
+    table = _names("out_of_reach")
+    modules = {name: f"{write} ({why})" for name, (why, write) in _names("old_modules").OUT_OF_REACH.items()}
+    yield "| name | write |"
+    yield "| --- | --- |"
+    for name, write in {
+        **table.OUT_OF_REACH,
+        **{f"strategy.{key}": value for key, value in table.LOOPS.items()},
+        **modules,
+    }.items():
+        yield f"| `{name}` | {write} |"
+
+
 TABLES = {
     table.__name__: table
     for table in (
@@ -372,6 +475,13 @@ TABLES = {
         programs,
         programs_equal,
         auto_resume,
+        dropin_tpu,
+        dropin_tensorflow,
+        dropin_backend,
+        dropin_arguments,
+        dropin_modules,
+        dropin_stand_ins,
+        dropin_out_of_reach,
     )
 }
 

@@ -68,7 +68,7 @@ def test_a_file_that_is_no_text_is_told(content, tmp_path):
 
 
 MAGICS = [
-    "!pip install -q efficientnet \"it's\"",
+    '!pip install -q efficientnet "it\'s"',
     "%matplotlib inline",
     "    !ls {folder}",
     "files = !ls",
@@ -98,7 +98,7 @@ def test_magics_survive(magic, tmp_path):
         "x = ('%d'\n% 3)",
         "x = 7 \\\n% 3",
         "x = [1,  # a bracket [\n!= 3]",
-        "y = 'a \"\"\" b'\nz = f(y)",
+        'y = \'a """ b\'\nz = f(y)',
     ],
 )
 def test_what_only_looks_like_a_magic_is_python(source, tmp_path):
@@ -119,7 +119,13 @@ def test_a_notebook_keeps_its_cells_and_loses_its_outputs(tmp_path):
     old["cells"].insert(1, {"cell_type": "markdown", "metadata": {}, "source": ["# Title"]})
     program = read(tmp_path / "a.ipynb", old)
     new = written(program, program.text.replace("b = 2", "b = 4\nd = 5"))
-    assert [cell["source"] for cell in new["cells"]] == [["import a"], ["a = 1\n", "b = 4\n", "d = 5"], ["# Title"], "", ["c = 3"]]
+    assert [cell["source"] for cell in new["cells"]] == [
+        ["import a"],
+        ["a = 1\n", "b = 4\n", "d = 5"],
+        ["# Title"],
+        "",
+        ["c = 3"],
+    ]
     assert all(not cell.get("outputs") for cell in new["cells"])
     assert new["cells"][0]["id"] == "keras-tpu-ext-migrate"
     assert new["metadata"] == old["metadata"]

@@ -112,7 +112,10 @@ def test_lines_in_todays_words(old, new, tmp_path):
             "line 4: tf.concat is not decided: a size that TensorFlow computes",
         ),
         (LAYER + "return x.numpy()\n", "line 4: .numpy() is not decided: a traced value has none"),
-        ("from tensorflow.nowhere import *\n", "line 1: from tensorflow.nowhere import * is not decided: which names it binds"),
+        (
+            "from tensorflow.nowhere import *\n",
+            "line 1: from tensorflow.nowhere import * is not decided: which names it binds",
+        ),
         (
             "import keras\nx = keras.layers.NoSuchLayer()\n",
             "line 2: keras.layers.NoSuchLayer is not decided: Keras 3 has no such name that is known here",
@@ -130,8 +133,14 @@ def test_what_reading_cannot_decide_stays_and_is_told(old, said, tmp_path):
 @pytest.mark.parametrize(
     ("old", "said"),
     [
-        (TF + "with tf.GradientTape() as tape:\n    pass\n", "line 2: tf.GradientTape is out of reach: write model.compile"),
-        ("from transformers import TFBertModel\n", "line 1: transformers.TFBertModel is out of reach: write the same"),
+        (
+            TF + "with tf.GradientTape() as tape:\n    pass\n",
+            "line 2: tf.GradientTape is out of reach: write model.compile",
+        ),
+        (
+            "from transformers import TFBertModel\n",
+            "line 1: transformers.TFBertModel is out of reach: write the same",
+        ),
         ("import tensorflow_hub as hub\n", "line 1: tensorflow_hub is out of reach: write the same network from"),
         (TF + "s = tf.compat.v1.Session()\n", "line 2: tf.compat.v1.Session is out of reach: write eager code"),
         (
@@ -150,10 +159,19 @@ def test_what_cannot_be_has_the_line_to_write(old, said, tmp_path):
 @pytest.mark.parametrize(
     ("old", "said"),
     [
-        ("import tensorflow_addons as tfa\no = tfa.optimizers.AdamW(1e-4)\n", "line 2: tfa.optimizers.AdamW -> its stand-in, by"),
-        ("from keras.optimizers import SGD\no = SGD(decay=1e-6)\n", "line 2: decay= -> what it meant, by the drop-in"),
+        (
+            "import tensorflow_addons as tfa\no = tfa.optimizers.AdamW(1e-4)\n",
+            "line 2: tfa.optimizers.AdamW -> its stand-in, by",
+        ),
+        (
+            "from keras.optimizers import SGD\no = SGD(decay=1e-6)\n",
+            "line 2: decay= -> what it meant, by the drop-in",
+        ),
         (LAYER + "return tf.math.top_k(x)\n", "line 4: tf.math.top_k -> keras.ops, by the drop-in"),
-        ("from keras.models import load_model\nm = load_model(path)\n", "line 2: load_model(.h5) -> what it meant, by the"),
+        (
+            "from keras.models import load_model\nm = load_model(path)\n",
+            "line 2: load_model(.h5) -> what it meant, by the",
+        ),
     ],
 )
 def test_what_has_no_modern_form_stays_on_the_dropin(old, said, tmp_path):
@@ -164,6 +182,9 @@ def test_what_has_no_modern_form_stays_on_the_dropin(old, said, tmp_path):
 
 
 def test_comments_and_format_stay(tmp_path):
-    old = TF + "# first\nclass A( tf.keras.layers.Layer ):  # why\n\n    def call(self,x):\n        # sum\n        return tf.reduce_sum( x,axis = 1 )  # all\n"
+    old = (
+        TF
+        + "# first\nclass A( tf.keras.layers.Layer ):  # why\n\n    def call(self,x):\n        # sum\n        return tf.reduce_sum( x,axis = 1 )  # all\n"
+    )
     new = "import keras\n# first\nclass A( keras.layers.Layer ):  # why\n\n    def call(self,x):\n        # sum\n        return keras.ops.sum( x,axis = 1 )  # all\n"
     assert migrated(old, tmp_path)[1] == HEAD + new
