@@ -23,7 +23,6 @@ from keras_tpu_ext.dropin.functions.random import is_in_layer
 from keras_tpu_ext.dropin.own_gradients import array, arrays, custom_gradient, recompute_grad, with_gradient
 from keras_tpu_ext.dropin.patching import replace
 from keras_tpu_ext.dropin.report import mapped
-from keras_tpu_ext.dropin.tf_variables import is_traced
 
 
 class ConditionOnTensorError(OutOfReachError, TypeError):
@@ -198,7 +197,7 @@ def _call_of_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807, it becomes this method
-        if tensors.has_jax_value((args, kwargs)) or (is_traced() and tf.executing_eagerly()):
+        if tensors.has_jax_value((args, kwargs)) or (is_in_layer() and tf.executing_eagerly()):
             mapped("tf.function on JAX values", "the Python function, which JAX traces")
             return self.python_function(*args, **kwargs)
         return original(self, *args, **kwargs)

@@ -175,13 +175,6 @@ def test_own_losses_of_a_layer():
         model.layers[0].add_metric(x, name="x")
 
 
-def test_loss_of_a_tensor_is_out_of_reach():
-    x = layers.Input((4,))
-    model = tf.keras.Model(x, layers.Dense(2)(x))
-    with pytest.raises(OutOfReachError, match=r"add_loss of a tensor of a functional model.*a layer through which"):
-        model.add_loss(tf.reduce_mean(model.output))
-
-
 def test_policies_of_experimental_mixed_precision():
     policy = tf.keras.mixed_precision.experimental.Policy("mixed_bfloat16", loss_scale="dynamic")
     assert (policy.compute_dtype, policy.variable_dtype) == ("bfloat16", "float32")

@@ -215,10 +215,13 @@ dropin/old_keras/arguments.py
   process: keras.src.models.functional.Functional.__init__: `Model(input=, output=)`
   process: keras.Sequential.__init__: a name in the second place
 dropin/old_keras/layers.py
-  process: keras.layers.Layer.add_weight, add_metric, add_loss: the arguments of Keras 2
-  process: keras.src.models.functional.Functional.add_loss: a tensor is refused with what to write
+  process: keras.layers.Layer.add_weight, add_metric: the arguments of Keras 2
+  process: keras.layers.InputLayer.input: its tensor, which is its output
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
+dropin/old_keras/added_losses.py
+  process: keras.layers.Layer.add_loss, _get_regularization_losses: functions of weights, and losses of each example
+  process: keras.src.models.functional.Functional.add_loss: tensors of the model
 dropin/old_keras/calls.py
   process: keras.src.layers.layer.CallSpec.__init__: `training` without a default
   process: keras.Operation.__call__: `training` and `mask` by position
@@ -251,6 +254,7 @@ dropin/old_keras/callbacks.py
 dropin/old_keras/files.py
   process: keras.Model.save, save_weights, load_weights: any file name
   process: keras.src.legacy.saving.saving_utils._deserialize_nested_config: short names of losses in HDF5 files
+  process: keras.src.legacy.saving.saving_utils.try_build_compiled_arguments: an optimizer of all variables
   process: keras.models.load_model, save_model: any file name
   process: keras.saving.load_model, save_model: any file name
 dropin/stand_ins/tensorflow_1.py

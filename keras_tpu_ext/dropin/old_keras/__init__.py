@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keras_tpu_ext.dropin.old_keras import (
+    added_losses,
     arguments,
     callbacks,
     calls,
@@ -19,5 +20,18 @@ from keras_tpu_ext.dropin.old_keras import (
 
 def install() -> None:
     """Make old arguments, methods, modules and files work, under all spellings of Keras."""
-    for part in (optimizers, arguments, calls, layers, losses, metrics, training, history, callbacks, files, modules):
+    for part in (
+        optimizers,
+        arguments,
+        calls,
+        layers,
+        added_losses,
+        losses,
+        metrics,
+        training,
+        history,
+        callbacks,
+        files,
+        modules,
+    ):
         part.install()

@@ -47,10 +47,24 @@ def install() -> None:
     spellings.replace(
         saving_utils, "keras.src.legacy.saving.saving_utils._deserialize_nested_config", _leaving_known_names
     )
+    spellings.replace(
+        saving_utils, "keras.src.legacy.saving.saving_utils.try_build_compiled_arguments", _with_optimizer
+    )
     for where in ("models", "saving"):
         for module in spellings.modules(where):
             spellings.replace(module, f"keras.{where}.load_model", _load_model)
             spellings.replace(module, f"keras.{where}.save_model", lambda _: _save_model)
+
+
+def _with_optimizer(stock: Method) -> Method:
+    """Build a loaded optimizer for all variables; Keras 3 does for those that the model has beside its layers."""
+
+    def try_build_compiled_arguments(model: Any) -> None:
+        stock(model)
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+
+    return try_build_compiled_arguments
 
 
 def _leaving_known_names(stock: Method) -> Method:

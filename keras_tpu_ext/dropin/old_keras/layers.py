@@ -8,7 +8,6 @@ from typing import Any
 import keras
 from keras import tree
 from keras.src.layers import layer as layer_module
-from keras.src.models import functional
 
 from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.errors import out_of_reach
@@ -59,8 +58,7 @@ def install() -> None:
     for target, name, make in (
         (layer, "keras.layers.Layer.add_weight", _add_weight),
         (layer, "keras.layers.Layer.add_metric", lambda _: _add_metric),
-        (layer, "keras.layers.Layer.add_loss", _add_loss),
-        (functional.Functional, "keras.src.models.functional.Functional.add_loss", lambda _: layer.add_loss),
+        (keras.layers.InputLayer, "keras.layers.InputLayer.input", lambda _: property(lambda self: self.output)),
         (model, "keras.Model.get_layer", _get_layer),
         (layer_module, "keras.src.layers.layer.get_shapes_dict", _build_shapes),
     ):
@@ -113,24 +111,6 @@ def _add_metric(self: Any, *args: Any, **kwargs: Any) -> None:
         write="compile(metrics=[...]), or self.mean = keras.metrics.Mean(name=...) in __init__ and "
         "self.mean.update_state(value) in call",
     )
-
-
-def _add_loss(stock: Method) -> Method:
-    """Take functions without arguments, and plain numbers."""
-
-    def add_loss(self: Any, losses: Any, **kwargs: Any) -> None:
-        if any(isinstance(loss, keras.KerasTensor) for loss in tree.flatten(losses)):
-            raise out_of_reach(
-                what="add_loss of a tensor of a functional model",
-                why="such a tensor has no value outside of the model",
-                write="a layer through which the tensors go, and self.add_loss(...) in its call",
-            )
-        called = [loss() if callable(loss) else loss for loss in tree.flatten(losses)]
-        if kwargs:
-            mapped("add_loss(inputs=)", "add_loss")
-        stock(self, [loss if keras.ops.is_tensor(loss) else keras.ops.convert_to_tensor(loss) for loss in called])
-
-    return add_loss
 
 
 def _get_layer(stock: Method) -> Method:
