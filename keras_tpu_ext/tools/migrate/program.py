@@ -194,4 +194,4 @@ def _with_header(text: str, header: str) -> str:
     if not skipped:  # a first line such as `#!/usr/bin/env python`, and that of the encoding, stay first
         while skipped < min(len(lines), 2) and re.match(r"#!|#.*coding[:=]", lines[skipped]):
             skipped += 1
-    return "\n".join([*lines[:skipped], *header.rstrip("\n").split("\n"), *lines[skipped:]])
+    return "\n".join([*lines[:skipped], *header.removesuffix("\n").split("\n"), *lines[skipped:]])

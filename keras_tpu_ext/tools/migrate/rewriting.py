@@ -12,7 +12,7 @@ from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.names import chain
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
 from keras_tpu_ext.tools.migrate.special_calls import NO_SPACE
-from keras_tpu_ext.tools.migrate.strategies import Strategies
+from keras_tpu_ext.tools.migrate.strategies import Strategies, is_about_tpus
 from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS, out_of_reach
 from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
 from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
@@ -120,9 +120,8 @@ class _Modernizer(cst.CSTTransformer):
         made: Any = super().on_leave(original_node, updated_node)
         if original_node in self._strategies.statements:
             return self._replaced(original_node)
-        if isinstance(original_node, (cst.SimpleStatementLine, cst.BaseCompoundStatement)) and isinstance(
-            made, cst.CSTNode
-        ):
+        is_statement = isinstance(original_node, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
+        if is_statement and id(original_node) not in self._strategies.inside and isinstance(made, cst.CSTNode):
             made = self._with_comments(original_node, made)
         if isinstance(original_node, cst.IndentedBlock) and not made.body:
             return made.with_changes(body=[cst.SimpleStatementLine([cst.Pass()])])
@@ -163,7 +162,7 @@ class _Modernizer(cst.CSTTransformer):
         """Return what a call of TensorFlow's distribution becomes."""
         context, strategies = self._context, self._strategies
         name = context.names.of(original.func)
-        if name in TPU:
+        if is_about_tpus(name, original):
             context.mapped(
                 original, context.name(original.func), self._told(TPU[name]), on_dropin=bool(strategies.why_not)
             )

@@ -34,6 +34,7 @@ _WRAPPERS = (
     "tf.autograph.experimental.do_not_convert",
 )
 _CUSTOM_OBJECTS = ("get_custom_objects", "CustomObjectScope", "custom_object_scope")
+_CONTROL = ("tf.", "keras.backend.", "keras.ops.")
 _NEUTRAL = ("print", "append", "type", "isinstance")
 
 
@@ -49,6 +50,7 @@ class Roles:
         self.loads: dict[str, list[cst.CSTNode]] = defaultdict(list)  # where the program's names are used
         self.returns: dict[FunctionNode, list[cst.BaseExpression]] = defaultdict(list)
         self._roles: dict[FunctionNode, set[str]] = defaultdict(set)
+        self._called_by: list[tuple[cst.Call, FunctionNode]] = []  # where each function is called, also by `tf.cond`
         collector = _Collector(self)
         wrapper.module.visit(collector)
         self._seed_classes()
@@ -131,6 +133,8 @@ class Roles:
                 self._mark(arg.value, MODEL if in_model else EAGER)
             elif method in _OF_DATASETS:
                 self._mark(arg.value, DATA)
+            elif name.startswith(_CONTROL) and (function := self._function(arg.value)) is not None:
+                self._called_by.append((call, function))
             elif method not in _NEUTRAL and name not in _WRAPPERS:
                 self._mark(arg.value, EAGER, only_functions=True)
 
@@ -178,17 +182,15 @@ class Roles:
 
     def _spread(self, calls: list[cst.Call]) -> None:
         """Give each function the roles of those that call it, until nothing changes."""
+        edges = [*self._called_by, *((call, self.called(call)) for call in calls)]
         changed = True
         while changed:
             changed = False
-            for call in calls:
-                function = self.called(call)
-                roles = self.of(call)
-                if function is not None and not roles <= self._roles[function]:
+            for call, function in edges:
+                if function is not None and not (roles := self.of(call)) <= self._roles[function]:
                     self._roles[function] |= roles
                     changed = True
-        for call in calls:
-            function = self.called(call)
+        for call, function in edges:
             if function is not None and not self.of(call) and self._roles[function]:
                 self._roles[function].add(EAGER)
 

@@ -8,6 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.names import Names
 from keras_tpu_ext.tools.migrate.program import Place
 from keras_tpu_ext.tools.migrate.tables.tpu import RESOLVERS, STRATEGIES, STRATEGY_ATTRIBUTES, TPU
 
@@ -25,6 +26,7 @@ class Strategies:
         statements: For each statement that is replaced, its new code; `""` where it goes.
         variables: The full names of variables that are strategies.
         renamed: What a global strategy is called now, by its full name.
+        inside: All nodes of these statements, by their ids.
         why_not: Why nothing is replaced; empty if all is understood.
     """
 
@@ -33,6 +35,7 @@ class Strategies:
         self.statements: dict[cst.CSTNode, str] = {}
         self.variables: set[str] = set()
         self.renamed: dict[str, str] = {}
+        self.inside: set[int] = set()
         self.why_not = ""
         self._setup_calls: list[cst.Call] = []
         self._resolvers: set[str] = set()
@@ -56,11 +59,11 @@ class Strategies:
         self._collect_variables()
         for body in self._bodies(self._context.wrapper.module):
             self._visit_body(body)
-        inside = {id(node) for statement in self.statements for node in _all_nodes(statement)}
-        self._check_calls(inside)
-        self._check_uses(inside)
+        self._check_calls()
+        self._check_uses()
         if self.why_not:
             self.statements.clear()
+            self.inside.clear()
             return
         self._rename()
 
@@ -101,9 +104,10 @@ class Strategies:
     def _visit_body(self, body: Sequence[cst.CSTNode]) -> None:
         """Replace, in one block, the statements that only set up a TPU."""
         for statement in body:
-            if any(id(statement) in {id(node) for node in _all_nodes(other)} for other in self.statements):
+            if id(statement) in self.inside:
                 continue
             if self._has_setup(statement) and self._is_setup(statement):
+                self.inside.update(id(node) for node in _all_nodes(statement))
                 new = self._replacement(statement)
                 again = any(other in body for other, code in self.statements.items() if code == new)
                 self.statements[statement] = "" if again else new
@@ -170,11 +174,11 @@ class Strategies:
         """Return whether an expression is a TPU's address."""
         return "TPU_ADDR" in self._context.code(value) or "TPU_NAME" in self._context.code(value)
 
-    def _check_calls(self, inside: set[int]) -> None:
+    def _check_calls(self) -> None:
         for call in self._setup_calls:
             name = self._names.of(call.func)
             is_asked = name in STRATEGIES and isinstance(self._context.parents.get(call), cst.Attribute)
-            if id(call) not in inside and not is_asked:
+            if id(call) not in self.inside and not is_asked:
                 self._refuse(f"{self._place(call)} sets up a TPU and does more")
         if self._other:
             self._refuse(f"{self._context.name(self._other[0])} is used without a call")
@@ -185,11 +189,11 @@ class Strategies:
     def _place(self, node: cst.CSTNode) -> Place:
         return self._context.program.place(self._context.line(node))
 
-    def _check_uses(self, inside: set[int]) -> None:
+    def _check_uses(self) -> None:
         """Look at each use of a strategy, or of a resolver, outside what is replaced."""
         for name in (*self.variables, *self._resolvers, *self._flags):
             for node in self._context.roles.loads.get(name, ()):
-                if id(node) not in inside and not self._is_understood(node, name in self.variables):
+                if id(node) not in self.inside and not self._is_understood(node, name in self.variables):
                     used = self._context.code(self._context.parents.get(node) or node)
                     self._refuse(f"{self._place(node)} uses `{used[:60]}`")
 
@@ -221,6 +225,13 @@ class Strategies:
             self.renamed[of_module[0]] = "scope"
 
 
+def is_about_tpus(name: str, call: cst.Call) -> bool:
+    """Return whether a call is one of those in the table of TPUs; lists of other devices are not."""
+    first = call.args[0].value if call.args else None
+    of_tpus = isinstance(first, cst.SimpleString) and "TPU" in first.value
+    return name in TPU and (of_tpus or not name.rpartition(".")[2].startswith("list_"))
+
+
 def _all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
@@ -230,17 +241,18 @@ def _all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 class _Collector(cst.CSTVisitor):
     """Collects calls of TensorFlow's names for TPUs, and where these names are not called."""
 
-    def __init__(self, names: object) -> None:
-        self._of = names.of  # type: ignore[attr-defined]
+    def __init__(self, names: Names) -> None:
+        self._of = names.of
         self.calls: list[cst.Call] = []
         self.references: list[cst.Attribute] = []
         self._functions: set[int] = set()
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self._of(node.func) in TPU:
+        if is_about_tpus(self._of(node.func), node):
             self.calls.append(node)
             self._functions.update(id(inner) for inner in _all_nodes(node.func))
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
-        if self._of(node) in TPU and id(node) not in self._functions:
+        name = self._of(node)
+        if name in TPU and id(node) not in self._functions and ".list_" not in name:
             self.references.append(node)

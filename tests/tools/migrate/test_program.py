@@ -83,7 +83,7 @@ MAGICS = [
 def test_magics_survive(magic, tmp_path):
     source = f"{magic}\nif True:\n{magic if magic[0] == ' ' else '    pass'}\nx = 1\n"
     program = read(tmp_path / "a.ipynb", notebook(source))
-    assert written(program)["cells"][1]["source"] == source.splitlines(keepends=True)[:-1] + ["x = 1"]
+    assert written(program)["cells"][1]["source"] == [*source.splitlines(keepends=True)[:-1], "x = 1"]
     assert magic.split("=")[-1].strip() not in program.text
     import libcst
 

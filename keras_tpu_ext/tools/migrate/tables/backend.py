@@ -80,7 +80,9 @@ transpose: transpose(x)
 var: var(x, axis=axis, keepdims=keepdims)
 zeros: zeros(shape, dtype=dtype)
 zeros_like: zeros_like(x, dtype=dtype)
-count_params, ctc_batch_cost, ctc_decode, depthwise_conv2d, dropout, dtype, eval, foldl, foldr, function:
+categorical_focal_crossentropy, random_normal_variable, random_uniform_variable, separable_conv2d:
+spatial_3d_padding, count_params:
+ctc_batch_cost, ctc_decode, depthwise_conv2d, dropout, dtype, eval, foldl, foldr, function:
 get_value, gradients, identity, in_top_k, in_train_phase, is_keras_tensor, learning_phase, logsumexp, map_fn:
 moving_average_update, name_scope, pool2d, pool3d, print_tensor, random_bernoulli, random_normal, random_uniform:
 repeat:

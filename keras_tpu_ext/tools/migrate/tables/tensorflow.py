@@ -4,15 +4,14 @@ A key is the function's canonical name without `tf.`. A value is Python: functio
 `keras.ops`, all other names are TensorFlow's parameters, in TensorFlow's order unless the order stands before `->`
 (`-` is one that has no counterpart). A keyword argument is left out where the parameter is not given; `axis or 0` is
 0 there. `name=` is always left out. `=f` is the function `f` with the same arguments. Behind `|`, forms for calls in
-which parameters have certain values, `INT` any whole number. Nothing: the drop-in has this function, but no one line
-says the same.
+which parameters have certain values, `INT` any whole number. "" is what only the drop-in has.
 """
 
 from __future__ import annotations
 
 from keras_tpu_ext.tools.migrate.tables.rows import read_rows
 
-TENSORFLOW: dict[str, str] = read_rows("""
+_MODERN = read_rows("""
 cast: cast(x, dtype)
 clip_by_value: clip(t, clip_value_min, clip_value_max)
 concat: concatenate(values, axis=axis)
@@ -55,7 +54,6 @@ broadcast_to: broadcast_to(input, shape)
 einsum: =einsum
 meshgrid: =meshgrid
 norm: tensor - axis keepdims -> norm(tensor, axis=axis, keepdims=keepdims)
-boolean_mask, gather_nd, scatter_nd, searchsorted, sequence_mask, slice, tensor_scatter_nd_update:
 image.resize: keras.ops.image.resize(images, size)
 image.flip_left_right: flip(image, axis=-2)
 image.rgb_to_grayscale: keras.ops.image.rgb_to_grayscale(images)
@@ -65,9 +63,7 @@ linalg.inv: inv(input)
 linalg.trace: trace(x, axis1=-2, axis2=-1)
 linalg.matmul: a b transpose_a transpose_b -> matmul(a, b) | transpose_b=True: matmul(a, swapaxes(b, -1, -2))
   | transpose_a=True: matmul(swapaxes(a, -1, -2), b)
-linalg.diag, linalg.diag_part, linalg.matvec, linalg.set_diag:
 math.abs: abs(x)
-math.accumulate_n:
 math.acos: arccos(x)
 math.add: add(x, y)
 math.argmax: argmax(input, axis=axis or 0)
@@ -108,7 +104,6 @@ math.logical_xor: logical_xor(x, y)
 math.maximum: maximum(x, y)
 math.minimum: minimum(x, y)
 math.multiply: multiply(x, y)
-math.multiply_no_nan:
 math.negative: negative(x)
 math.not_equal: not_equal(x, y)
 math.pow: power(x, y)
@@ -136,7 +131,6 @@ math.squared_difference: square(x - y)
 math.subtract: subtract(x, y)
 math.tan: tan(x)
 math.tanh: tanh(x)
-math.top_k, math.unsorted_segment_sum, math.xlogy:
 nn.elu: elu(features)
 nn.embedding_lookup: take(params, ids, axis=0)
 nn.gelu: gelu(features, approximate=approximate or False)
@@ -152,7 +146,72 @@ nn.softmax: softmax(logits, axis=axis)
 nn.softmax_cross_entropy_with_logits: categorical_crossentropy(labels, logits, from_logits=True, axis=axis or -1)
 nn.softsign: softsign(features)
 nn.sparse_softmax_cross_entropy_with_logits: sparse_categorical_crossentropy(labels, logits, from_logits=True)
+bitwise.bitwise_and: bitwise_and(x, y)
+bitwise.bitwise_or: bitwise_or(x, y)
+bitwise.bitwise_xor: bitwise_xor(x, y)
+bitwise.invert: bitwise_invert(a)
+cond: cond(pred, true_fn, false_fn)
+map_fn: map(fn, elems)
+image.flip_up_down: flip(image, axis=-3)
+linalg.cholesky: cholesky(input)
+linalg.cross: cross(a, b)
+linalg.matrix_transpose: swapaxes(a, -1, -2)
+linalg.solve: matrix rhs -> solve(matrix, rhs)
+math.acosh: arccosh(x)
+math.asinh: arcsinh(x)
+math.atanh: arctanh(x)
+math.angle: angle(input)
+math.conj: conj(x)
+math.erfinv: erfinv(x)
+math.imag: imag(input)
+math.real: real(input)
+math.reciprocal_no_nan: divide_no_nan(1.0, x)
+math.rint: round(x)
+math.scalar_mul: multiply(scalar, x)
+math.truediv: true_divide(x, y)
+nn.l2_loss: sum(square(t)) / 2
 """)
+
+# The others of the drop-in, by module: no one line says the same.
+_ON_DROPIN = read_rows("""
+tf: boolean_mask case clip_by_global_norm clip_by_norm custom_gradient dynamic_partition ensure_shape foldl foldr
+  gather_nd identity_n numpy_function print py_function realdiv reverse_sequence scan scatter_nd searchsorted
+  sequence_mask slice strided_slice switch_case tensor_scatter_nd_add tensor_scatter_nd_max tensor_scatter_nd_min
+  tensor_scatter_nd_sub tensor_scatter_nd_update truncatemod unique unique_with_counts vectorized_map while_loop
+bitwise: left_shift right_shift
+debugging: Assert assert_all_finite assert_equal assert_greater assert_greater_equal assert_less assert_less_equal
+  assert_near assert_negative assert_non_negative assert_non_positive assert_none_equal assert_positive assert_rank
+  assert_rank_at_least assert_rank_in assert_type check_numerics
+dtypes: complex saturate_cast
+image: adjust_brightness adjust_contrast adjust_gamma adjust_hue adjust_saturation central_crop
+  combined_non_max_suppression convert_image_dtype crop_and_resize crop_to_bounding_box extract_patches
+  grayscale_to_rgb hsv_to_rgb image_gradients non_max_suppression non_max_suppression_with_scores
+  pad_to_bounding_box per_image_standardization psnr random_brightness random_contrast random_crop
+  random_flip_left_right random_flip_up_down random_hue random_saturation resize_with_crop_or_pad resize_with_pad
+  rgb_to_hsv rgb_to_yiq rgb_to_yuv rot90 sobel_edges ssim ssim_multiscale stateless_random_brightness
+  stateless_random_contrast stateless_random_crop stateless_random_flip_left_right stateless_random_flip_up_down
+  stateless_random_hue stateless_random_saturation total_variation transpose yiq_to_rgb yuv_to_rgb
+linalg: adjoint cholesky_solve diag diag_part eigh eigvalsh expm global_norm logdet lstsq matvec normalize pinv qr
+  set_diag slogdet svd tensor_diag triangular_solve
+math: accumulate_n add_n bessel_i0 bessel_i0e bessel_i1 bessel_i1e betainc bincount confusion_matrix
+  cumulative_logsumexp digamma erfc erfcinv igamma igammac in_top_k invert_permutation lgamma multiply_no_nan ndtri
+  polygamma polyval reduce_euclidean_norm segment_max segment_mean segment_min segment_prod segment_sum top_k
+  unsorted_segment_max unsorted_segment_mean unsorted_segment_min unsorted_segment_prod unsorted_segment_sqrt_n
+  unsorted_segment_sum xdivy xlog1py xlogy zero_fraction zeta
+nn: atrous_conv2d avg_pool avg_pool1d avg_pool2d avg_pool3d batch_normalization bias_add compute_average_loss conv1d
+  conv1d_transpose conv2d conv2d_transpose conv3d conv3d_transpose convolution crelu ctc_loss depth_to_space
+  depthwise_conv2d dropout local_response_normalization log_poisson_loss max_pool max_pool1d max_pool2d max_pool3d
+  normalize_moments pool scale_regularization_loss separable_conv2d space_to_depth
+  weighted_cross_entropy_with_logits weighted_moments
+random: categorical gamma normal poisson shuffle stateless_categorical stateless_gamma stateless_normal
+  stateless_poisson stateless_truncated_normal stateless_uniform truncated_normal uniform
+signal: dct fft fft2d fft3d fftshift frame ifft ifft2d ifft3d ifftshift irfft irfft2d rfft rfft2d stft
+""")
+
+TENSORFLOW: dict[str, str] = {
+    **_MODERN,
+    **{f"{part}.{name}".removeprefix("tf."): "" for part, names in _ON_DROPIN.items() for name in names.split()},
+}
 
 
 def canonical_name(name: str) -> str | None:
@@ -160,11 +219,17 @@ def canonical_name(name: str) -> str | None:
     last = _RENAMED.get(name.rpartition(".")[2], name.rpartition(".")[2])
     if name in TENSORFLOW:
         return name
-    if name.rpartition(".")[0] not in ("", "math", "nn", "linalg"):
+    if name.rpartition(".")[0] not in ("", *_PARTS):
         return None
     return next((key for key in (last, *(f"{part}.{last}" for part in _PARTS)) if key in TENSORFLOW), None)
 
 
-_PARTS = ("math", "linalg", "nn")
+_PARTS = ("math", "linalg", "nn", "debugging", "dtypes")
 # Aliases whose last part is another one.
-_RENAMED = {"swish": "silu", "mod": "floormod", "truediv": "divide", "arg_max": "argmax", "arg_min": "argmin"}
+_RENAMED = {
+    "swish": "silu",
+    "mod": "floormod",
+    "arg_max": "argmax",
+    "arg_min": "argmin",
+    "lrn": "local_response_normalization",
+}

@@ -1,0 +1,104 @@
+"""The tables of names that `migrate` and the pages read are those of the drop-in."""
+
+import importlib
+import inspect
+
+import keras
+import pytest
+import tensorflow as tf
+from tensorflow.python.util import tf_export
+
+import keras_tpu_ext.dropin  # noqa: F401
+from keras_tpu_ext.dropin import keras_backend, stand_ins
+from keras_tpu_ext.dropin.functions import TABLE
+from keras_tpu_ext.tools.migrate.keras_names import moved
+from keras_tpu_ext.tools.migrate.tables.backend import ANYWHERE, BACKEND
+from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
+from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
+from keras_tpu_ext.tools.migrate.tables.tensorflow import TENSORFLOW, canonical_name
+from keras_tpu_ext.tools.migrate.tables.tpu import TPU
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
+_MODULES = {"": tf, "math.": tf.math, "nn.": tf.nn, "linalg.": tf.linalg, "image.": tf.image}
+
+
+def public(module, prefix):
+    for name in dir(module):
+        value = getattr(module, name)
+        key = tf_export.get_canonical_name_for_symbol(value) if callable(value) else None
+        if key is not None:
+            yield prefix + name, key
+
+
+def test_the_functions_of_tensorflow_are_those_of_the_dropin():
+    ours = {name for name in TABLE if not name.startswith("keras.backend.")}
+    assert set(TENSORFLOW) == ours
+
+
+def test_a_function_of_tensorflow_is_found_under_all_its_names():
+    wrong = {
+        name: (canonical_name(name), key)
+        for prefix, module in _MODULES.items()
+        for name, key in public(module, prefix)
+        if canonical_name(name) != (key if key in TENSORFLOW else None)
+    }
+    assert not wrong
+
+
+def test_parameters_stand_in_tensorflows_order():
+    from keras_tpu_ext.tools.migrate.templates import _forms
+
+    wrong = {}
+    for name, row in TENSORFLOW.items():
+        function = tf
+        for part in name.split("."):
+            function = getattr(function, part)
+        try:
+            theirs = list(inspect.signature(function).parameters)
+        except ValueError:
+            continue
+        for form in () if row.startswith("=") or not row else _forms(row):
+            known = [one for one in form.parameters if one != "-"]
+            if [theirs.index(one) if one in theirs else -1 for one in known] != [
+                form.parameters.index(one) for one in known
+            ]:
+                wrong[name] = (form.parameters, theirs)
+    assert not wrong
+
+
+def test_what_stands_beside_a_function_is_there():
+    import re
+
+    rows = [*TENSORFLOW.values(), *BACKEND.values()]
+    names = {one for row in rows for one in re.findall(r"(?<![\w.])([a-z]\w*)\(", row)} - {"len", "tuple"}
+    names |= {row[1:] for row in rows if row.startswith("=")}
+    assert not {one for one in names if not hasattr(keras.ops, one)}
+    for new in ANYWHERE.values():
+        assert callable(eval(new, {"keras": keras}))
+
+
+def test_the_functions_of_the_backend_are_those_of_the_dropin():
+    module = importlib.import_module("keras._tf_keras.keras.backend")
+    there = {name for name in dir(module) if not name.startswith("_") and inspect.isroutine(getattr(module, name))}
+    assert set(BACKEND) | set(ANYWHERE) <= there
+    assert {name for name in keras_backend.TABLE if name in there} <= set(BACKEND) | set(ANYWHERE) | there
+
+
+def test_the_stand_ins_are_those_of_the_dropin():
+    assert {name: frozenset(names) for name, names in stand_ins.MODULES.items()} == STAND_INS
+
+
+def test_the_names_for_tpus_are_tensorflows():
+    for name in TPU:
+        found = tf
+        for part in name.split(".")[1:]:
+            found = getattr(found, part)
+
+
+@pytest.mark.parametrize("module", KERAS_NAMES)
+def test_the_public_names_of_keras(module):
+    found = importlib.import_module(module)
+    missing = {name for name in KERAS_NAMES[module] if not hasattr(found, name)}
+    assert not missing
+    assert all(moved(f"{module}.{name}").name == f"{module}.{name}" for name in KERAS_NAMES[module])
