@@ -267,19 +267,13 @@ def _in_layers(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def extend_table(functions: dict[str, Callable[..., Any]]) -> None:
-    """Add functions to those that run on JAX values, also as operations of functional models."""
-    for table in (TABLE, tensors._OPERATIONS):
-        table.update(functions)
-
-
 def _modules() -> Sequence[tuple[str, Any]]:
     return [("tensorflow", tf), ("tensorflow.compat.v1", tf.compat.v1), ("tensorflow.compat.v2", tf.compat.v2)]
 
 
 def install() -> None:
     """Replace TensorFlow's functions in the modules where programs find them."""
-    extend_table(CONTROL | {"custom_gradient": with_gradient})
+    TABLE.update(CONTROL, custom_gradient=with_gradient)
     makers = {name: by_argument(name) for name in CONTROL}
     makers |= {"custom_gradient": custom_gradient, "recompute_grad": recompute_grad}
     for path, module in _modules():

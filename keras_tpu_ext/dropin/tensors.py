@@ -125,7 +125,8 @@ def _with_sizes(value: Any) -> Any:
     return type(value)(map(_with_sizes, value)) if isinstance(value, (list, tuple)) else value
 
 
-_OPERATIONS: dict[str, Callable[..., Any]] = {**TABLE, _GET_ITEM: operator.getitem}
+def _operation(name: str) -> Callable[..., Any] | None:
+    return operator.getitem if name == _GET_ITEM else TABLE.get(name)
 
 
 @keras.saving.register_keras_serializable("keras_tpu_ext.dropin")
@@ -142,13 +143,14 @@ class TensorFlowFunction(keras.Operation):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, function: str, name: str | None = None) -> None:
         super().__init__(name=name)
-        if function not in _OPERATIONS:
+        found = _operation(function)
+        if found is None:
             raise ValueError(f"the drop-in knows no TensorFlow function {function!r}")
-        self.function = function
+        self.function, self._compute = function, found
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on arrays."""
-        return _OPERATIONS[self.function](*_with_sizes(args), **_with_sizes(kwargs))
+        return self._compute(*_with_sizes(args), **_with_sizes(kwargs))
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """Return `KerasTensor`s like the outputs. Only tensors are traced: all other arguments are static."""

@@ -18,8 +18,8 @@ from keras.src.legacy import backend as legacy
 from keras.src.utils import naming
 
 from keras_tpu_ext.dropin import tensors
-from keras_tpu_ext.dropin.control import extend_table
 from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.dropin.keras_backend import variables
 from keras_tpu_ext.dropin.keras_backend.arrays import ARRAYS, normalize_batch_in_training
 from keras_tpu_ext.dropin.keras_backend.variables import VARIABLES
@@ -216,7 +216,7 @@ def into(module: Any) -> None:
 
 def install() -> None:
     """Replace and add functions, in Keras's modules and in those of `tf.keras` that are loaded."""
-    extend_table({_IN_TABLE + name: ours for name, ours in ARRAYS.items()})
+    TABLE.update({_IN_TABLE + name: ours for name, ours in ARRAYS.items()})
     into(legacy)
     for module in ("keras.backend", "keras._tf_keras.keras.backend", "tensorflow.keras.backend"):
         into(importlib.import_module(module))
