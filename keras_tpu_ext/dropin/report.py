@@ -36,7 +36,8 @@ def summary() -> str:
 
 
 def print_at_exit() -> None:
-    """Print the summary when this process ends."""
+    """Print the summary of what is mapped from now on when this process ends."""
+    _USES.clear()
     process = os.getpid()
 
     def print_summary() -> None:

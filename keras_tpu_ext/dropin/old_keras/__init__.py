@@ -14,6 +14,7 @@ from keras_tpu_ext.dropin.old_keras import (
     metrics,
     modules,
     optimizers,
+    quiet,
     training,
 )
 
@@ -33,5 +34,6 @@ def install() -> None:
         callbacks,
         files,
         modules,
+        quiet,
     ):
         part.install()

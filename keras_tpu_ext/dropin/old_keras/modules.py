@@ -58,6 +58,7 @@ def install() -> None:
     patching.replace(
         tf_layers, f"{_TF_KERAS}.layers.ThresholdedReLU", lambda _: _old_name("keras.layers.ThresholdedReLU")
     )
+    _old_name.cache_clear()  # what was asked for until here was not for the program
 
 
 class _Finder(MetaPathFinder):
@@ -122,6 +123,7 @@ class _OldModule(types.ModuleType):
             return [name for name in dir(today) if not name.startswith("_")]
         if name.startswith("__"):
             raise AttributeError(name)
+        mapped(self.__name__, OLD_MODULES[self.__name__])
         try:
             return _old_name(f"{self.__name__}.{name}")
         except AttributeError:
@@ -133,7 +135,6 @@ class _OldModule(types.ModuleType):
 
 @functools.cache
 def _old_module(old: str) -> _OldModule:
-    mapped(old, OLD_MODULES[old])
     return _OldModule(old)
 
 
