@@ -10,10 +10,13 @@ from tensorflow.python.util import tf_export
 
 import keras_tpu_ext.dropin  # noqa: F401
 from keras_tpu_ext.dropin import keras_backend, stand_ins
+from keras_tpu_ext.dropin import out_of_reach as dropin_out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.tools.migrate.keras_names import moved
+from keras_tpu_ext.tools.migrate.names import canonical
 from keras_tpu_ext.tools.migrate.tables.backend import ANYWHERE, BACKEND
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import out_of_reach
 from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
 from keras_tpu_ext.tools.migrate.tables.tensorflow import TENSORFLOW, canonical_name
 from keras_tpu_ext.tools.migrate.tables.tpu import TPU
@@ -87,6 +90,15 @@ def test_the_functions_of_the_backend_are_those_of_the_dropin():
 
 def test_the_stand_ins_are_those_of_the_dropin():
     assert {name: frozenset(names) for name, names in stand_ins.MODULES.items()} == STAND_INS
+
+
+def test_packages_that_are_out_of_reach_are_those_of_the_dropin():
+    for name in dropin_out_of_reach._MISSING:
+        assert out_of_reach(canonical(name)), name
+    for package, (needs, _, _) in dropin_out_of_reach._NEEDS_KERAS_2.items():
+        name = "TFBertModel" if package == "transformers" else "KerasLayer"
+        assert needs(name)
+        assert out_of_reach(f"{package}.{name}")
 
 
 def test_the_names_for_tpus_are_tensorflows():

@@ -95,16 +95,18 @@ def _with_arguments(context: Context, original: cst.Call, updated: cst.Call, tab
 
 def _without_slash(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return a call without "/" in `name=`, which Keras 3 refuses."""
-    args = []
-    for arg in updated.args:
+    for place, arg in enumerate(updated.args):
         text = arg.value
-        if _keyword(arg) == "name" and isinstance(text, cst.SimpleString) and "/" in text.value:
-            context.mapped(original, text.value, text.value.replace("/", "_"))
-            arg = arg.with_changes(value=text.with_changes(value=text.value.replace("/", "_")))
-        args.append(arg)
-    return (
-        updated if all(a is b for a, b in zip(args, updated.args, strict=True)) else updated.with_changes(args=args)
-    )
+        if _keyword(arg) != "name" or not isinstance(text, cst.SimpleString) or "/" not in text.value:
+            continue
+        if context.program.text.count(str(text.raw_value)) > 1:  # the program asks for it elsewhere
+            context.mapped(original, text.value, DROPIN, on_dropin=True)
+            return updated
+        new = text.value.replace("/", "_")
+        context.mapped(original, text.value, new)
+        changed = arg.with_changes(value=text.with_changes(value=new))
+        return updated.with_changes(args=[*updated.args[:place], changed, *updated.args[place + 1 :]])
+    return updated
 
 
 def _input_shape(arg: cst.Arg) -> cst.Arg:

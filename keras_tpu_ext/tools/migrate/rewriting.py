@@ -13,7 +13,7 @@ from keras_tpu_ext.tools.migrate.names import chain
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
 from keras_tpu_ext.tools.migrate.special_calls import NO_SPACE
 from keras_tpu_ext.tools.migrate.strategies import Strategies, is_about_tpus
-from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS, out_of_reach
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS, STEPS, out_of_reach
 from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
 from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
 
@@ -80,6 +80,9 @@ class _Modernizer(cst.CSTTransformer):
             if new:
                 self._context.mapped(original_node, f"def {original_node.name.value}", f"def {new}")
                 return updated_node.with_changes(name=cst.Name(new))
+            if original_node.name.value in STEPS and len(original_node.params.params) == 2:
+                step = f"{original_node.name.value}(self, data)"
+                self._context.out_of_reach(original_node, step, STEPS[original_node.name.value])
             if original_node.name.value == "call":
                 return self._of_call(original_node, updated_node)
         return updated_node

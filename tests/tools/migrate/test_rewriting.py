@@ -143,6 +143,10 @@ def test_what_reading_cannot_decide_stays_and_is_told(old, said, tmp_path):
             "from transformers import TFBertModel\n",
             "line 1: transformers.TFBertModel is out of reach: write the same",
         ),
+        (
+            "import keras\nclass A(keras.Model):\n    def train_step(self, data):\n        pass\n",
+            "line 3: train_step(self, data) is out of reach: write the loss in compute_loss",
+        ),
         ("import tensorflow_hub as hub\n", "line 1: tensorflow_hub is out of reach: write the same network from"),
         (TF + "s = tf.compat.v1.Session()\n", "line 2: tf.compat.v1.Session is out of reach: write eager code"),
         (

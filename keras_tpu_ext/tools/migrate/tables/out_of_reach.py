@@ -13,15 +13,27 @@ tf.gradients: {_FIT}
 tf.Session, tf.placeholder, tf.get_variable, tf.global_variables_initializer: eager code, or keras.layers
 tf.compat.v1: eager code, or keras.layers
 tf.estimator: {_FIT}
-tf.contrib: the same in keras.layers or keras.ops
+tf.contrib: the layer, loss or optimizer of keras
 tf.saved_model: model.save("model.keras") and keras.models.load_model
 tensorflow_hub: {_HUB}
-tensorflow_probability: the distribution's formula in keras.ops
-tensorflow_text: a tokenizer in the input pipeline, or keras_hub
+tensorflow_probability: keras.ops and keras.random
+tensorflow_text: the tokenizers of keras_hub, in the tf.data pipeline
 tensorflow_recommenders: keras_rs, or a keras.Model of your own
 transformers.TF*: the same network from keras_hub
-segmentation_models: keras_hub.models, or the decoder in keras.layers
+segmentation_models: the network in keras.layers, on the outputs of layers of keras.applications
+classification_models, keras_applications: keras.applications
+keras_contrib: keras, or tensorflow_addons, which has a stand-in
+keras_radam: tfa.optimizers.RectifiedAdam, which has a stand-in
+adabelief_tf: tfa.optimizers.AdaBelief, which has a stand-in
+vit_keras: keras_hub.models.ViTImageClassifier
+tf_explain: the program without it
+official, bert, keras_bert: keras_hub.models
 """)
+
+# Methods of a model that are written for TensorFlow.
+STEPS: dict[str, str] = dict.fromkeys(
+    ("train_step", "test_step"), "the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit"
+)
 
 # Of a strategy.
 LOOPS: dict[str, str] = dict.fromkeys(
