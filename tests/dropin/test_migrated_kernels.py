@@ -17,7 +17,6 @@ ON_DROPIN = {
     "addons_focal_f1",
     "addons_norm_rotate",
     "bengali_outputs",
-    "cutmix_mixup",
     "full_h5_checkpoint",
     "mobilenet_finetune",
     "openvaccine_gru",

@@ -57,16 +57,17 @@ def migrate(
 
 def _header(report: MigrationReport, made: Any, context: Any) -> str:
     """Return the first lines of the modern program."""
-    from keras_tpu_ext.tools.migrate.rewriting import uses
+    from keras_tpu_ext.tools.migrate.imports import used
 
     needed = report.on_dropin
     olds = dict.fromkeys(f"{one.place} ({one.old})" for one in needed)
     lines = _DROPIN.format("; ".join(olds)) if needed else _BACKEND
-    if uses(made, "math") and not uses(context.wrapper.module, "math"):
+    names = used(made)
+    if "math" in names - used(context.wrapper.module):
         lines += "import math\n"
-    if uses(made, "keras") and "keras" not in context.names.imports:
+    if "keras" in names and "keras" not in context.names.imports:
         lines += "import keras\n"
-    if uses(made, "kte"):
+    if "kte" in names:
         lines += "import keras_tpu_ext as kte\n"
     return lines
 

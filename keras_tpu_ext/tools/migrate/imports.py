@@ -62,7 +62,7 @@ def import_module(context: Context, original: cst.Import) -> cst.Import | None:
 
 def without_unused(module: cst.Module, before: cst.Module) -> cst.Module:
     """Return a program without imports of TensorFlow and the like that only the old one used."""
-    gone = _used(before) - _used(module)
+    gone = used(before) - used(module)
     made = module.visit(_Remover(gone))
     assert isinstance(made, cst.Module)
     return made
@@ -129,7 +129,8 @@ def _tell_package(context: Context, node: cst.CSTNode, name: str) -> None:
         context.mapped(node, name, "its stand-in, by the drop-in", on_dropin=True)
 
 
-def _used(module: cst.Module) -> set[str]:
+def used(module: cst.Module) -> set[str]:
+    """Return the names that a program uses, beside those that it only imports."""
     collector = _Used()
     module.visit(collector)
     return collector.names

@@ -50,18 +50,17 @@ def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: 
     if method in METHODS:
         return _other_method(context, original, _with_steps(context, original, updated), METHODS[method])
     if method in METHOD_ARGUMENTS:
-        made = _with_arguments(context, original, updated, METHOD_ARGUMENTS[method])
-        made = _with_steps(context, original, made)
-        return of_compile(context, original, made) if method == "compile" else made
+        rule = of_compile if method == "compile" else _with_steps
+        return _with_arguments(context, original, rule(context, original, updated), METHOD_ARGUMENTS[method])
     if method == "save":
         save(context, original)
-    rule = {
+    rules = {
         "build": build,
         "add_weight": _add_weight,
         "save_weights": with_weights_file,
         "load_weights": with_weights_file,
     }
-    return rule[method](context, original, updated) if method in rule else updated
+    return rules[method](context, original, updated) if method in rules else updated
 
 
 def _arguments_of(name: str) -> dict[str, str]:

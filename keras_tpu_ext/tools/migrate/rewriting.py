@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import libcst as cst
-import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate import functions, imports, keras_calls, old_keras
 from keras_tpu_ext.tools.migrate.context import Context
@@ -195,7 +194,8 @@ class _Modernizer(cst.CSTTransformer):
     def _replaced(self, original: Any) -> Any:
         """Return the statement in the place of one that sets up a TPU."""
         code = self._strategies.statements[original]
-        comments = [*self._comments, *original.leading_lines]
+        above = original.leading_lines
+        comments = [*self._comments, *(line for line in above if line.comment)] if self._comments else [*above]
         if not code:
             self._comments = comments
             return cst.RemoveFromParent()
@@ -211,8 +211,3 @@ class _Modernizer(cst.CSTTransformer):
         if self._context.roles.function_of(original) is None:
             self._comments = []
         return made.with_changes(leading_lines=[*made.leading_lines, *added]) if added else made
-
-
-def uses(module: cst.Module, name: str) -> bool:
-    """Return whether a program has an attribute of `name`."""
-    return bool(m.findall(module, m.Attribute(value=m.Name(name))))

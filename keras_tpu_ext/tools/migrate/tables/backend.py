@@ -86,7 +86,7 @@ ctc_batch_cost, ctc_decode, depthwise_conv2d, dropout, dtype, eval, foldl, foldr
 get_value, gradients, identity, in_top_k, in_train_phase, is_keras_tensor, learning_phase, logsumexp, map_fn:
 moving_average_update, name_scope, pool2d, pool3d, print_tensor, random_bernoulli, random_normal, random_uniform:
 repeat:
-resize_images, rnn, set_learning_phase, set_value, slice, spatial_2d_padding, switch, temporal_padding:
+resize_images, rnn, set_learning_phase, set_value, spatial_2d_padding, switch, temporal_padding:
 truncated_normal:
 update, update_add, update_sub, variable:
 """)
@@ -96,7 +96,6 @@ ANYWHERE: dict[str, str] = read_rows("""
 clear_session: keras.utils.clear_session
 epsilon: keras.config.epsilon
 floatx: keras.config.floatx
-get_uid: keras.utils.get_uid
 image_data_format: keras.config.image_data_format
 set_epsilon: keras.config.set_epsilon
 set_floatx: keras.config.set_floatx

@@ -149,7 +149,7 @@ nn.sparse_softmax_cross_entropy_with_logits: sparse_categorical_crossentropy(lab
 bitwise.bitwise_and: bitwise_and(x, y)
 bitwise.bitwise_or: bitwise_or(x, y)
 bitwise.bitwise_xor: bitwise_xor(x, y)
-bitwise.invert: bitwise_invert(a)
+bitwise.invert: bitwise_invert(x)
 cond: cond(pred, true_fn, false_fn)
 map_fn: map(fn, elems)
 image.flip_up_down: flip(image, axis=-3)
