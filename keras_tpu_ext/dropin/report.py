@@ -7,6 +7,7 @@ import os
 from collections import Counter
 
 _USES: Counter[tuple[str, str]] = Counter()
+_read: list[str] = []  # the summary that the program has asked for
 
 
 def mapped(old: str, new: str) -> None:
@@ -32,7 +33,8 @@ def summary() -> str:
         return "keras_tpu_ext.dropin: nothing was mapped."
     width = min(max(len(old) for old, _ in _USES), 50)
     lines = [f"  {old:<{width}}  {times:>6} x  {new}" for (old, new), times in sorted(_USES.items())]
-    return "\n".join([f"keras_tpu_ext.dropin: {len(_USES)} old names were mapped.", *lines])
+    _read[:] = ["\n".join([f"keras_tpu_ext.dropin: {len(_USES)} old names were mapped.", *lines])]
+    return _read[0]
 
 
 def print_at_exit() -> None:
@@ -41,7 +43,8 @@ def print_at_exit() -> None:
     process = os.getpid()
 
     def print_summary() -> None:
-        if _USES and os.getpid() == process:  # a forked worker has nothing to say
+        read = list(_read)
+        if _USES and os.getpid() == process and read != [summary()]:  # a forked worker has nothing to say
             print(summary(), flush=True)
 
     atexit.register(print_summary)
