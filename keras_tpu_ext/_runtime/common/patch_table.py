@@ -226,6 +226,7 @@ dropin/old_keras/calls.py
   process: keras.src.layers.layer.CallSpec.__init__: `training` without a default
   process: keras.Operation.__call__: `training` and `mask` by position
   process: keras.layers.Layer.build: `model.build(shape)` makes the weights of a subclassed model
+  process: keras.layers.Layer.compute_output_spec: what a user's `call` returns, not what he said of it
 dropin/old_keras/losses.py
   process: keras.src.losses.loss.standardize_reduction: `Reduction.AUTO`
   process: keras.losses.Loss.__init__, __call__: the order of arguments, and the type of labels, of Keras 2

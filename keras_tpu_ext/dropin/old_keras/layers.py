@@ -108,8 +108,8 @@ def _add_metric(self: Any, *args: Any, **kwargs: Any) -> None:
     raise out_of_reach(
         what=f"{type(self).__name__}.add_metric",
         why="it makes a variable while the step is traced",
-        write="compile(metrics=[...]), or self.mean = keras.metrics.Mean(name=...) in __init__ and "
-        "self.mean.update_state(value) in call",
+        write="compile(metrics=[...]), or let the value be one more output of the model, and its metric "
+        "lambda y_true, y_pred: tf.reduce_mean(y_pred)",
     )
 
 
