@@ -10,11 +10,14 @@ pytestmark = pytest.mark.runtimes("keras3_jax", "keras2_tf215")
 
 # One for each way in: COLAB_TPU_ADDR, a table in folds, attention in tf functions on a model of its own.
 QUICK = {"fashion_mnist_colab", "kfold_tabular", "attention_tf_ops"}
-LEARNS = {"cutmix_mixup"}  # by chance: what is drawn differs from one TensorFlow to the next
+LEARNS = {
+    "cutmix_mixup",  # by chance, and its batch grows with the replicas
+    "reuters_conv1d",  # Nadam, whose momentum in Keras 2.15 grows with each variable; the drop-in tells
+}
 
 # Single-precision sums in another order, and Adam's division by the root of small gradients.
 RTOL = 2e-3
-LOOSER = {}
+LOOSER = {"bfloat16_policy": (2e-2, 5e-3)}  # bfloat16 has three digits, and the two compilers fuse differently
 
 
 def kernels(quick):

@@ -35,7 +35,7 @@ def build(head, optimizer):
             tf.keras.layers.Conv2D(8, 3, padding="same", input_shape=(8, 8, 1)),
             tfa.layers.GroupNormalization(groups=4, axis=-1),
             tf.keras.layers.ReLU(),
-            tf.keras.layers.GlobalMaxPooling2D(),
+            tf.keras.layers.Flatten(),
             head,
             tf.keras.layers.Lambda(lambda x: tf.math.l2_normalize(x, axis=1)),
         ]

@@ -58,7 +58,7 @@ with strategy.scope():
 model.set_weights(
     [np.random.RandomState(1).uniform(-0.1, 0.1, w.shape) if w.ndim > 1 else w for w in model.get_weights()]
 )
-history = model.fit(ds_train, validation_data=ds_test, epochs=2)
+history = model.fit(ds_train, validation_data=ds_test, epochs=6)
 
 result = {"replicas": strategy.num_replicas_in_sync, "history": history.history}
 result["predictions"] = model.predict(ds_test)[:4].tolist()
