@@ -52,7 +52,11 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
         return None
     if name == "tf.range":
         args = [_size(arg) for arg in args]
-    made = templates.render(row, updated.with_changes(args=args)) if row else None
+    made = (
+        templates.render(row, updated.with_changes(args=args))
+        if row and not _is_mean_of_integers(row, args)
+        else None
+    )
     if made is None:
         context.mapped(original, old, _BY_DROPIN, on_dropin=True)
         return None
@@ -96,6 +100,15 @@ def _where(context: Context, original: cst.Call) -> str:
     if kinds <= {PLAIN} or context.roles.function_of(original) is None:
         return ""
     return "whether it gets a value of Keras"
+
+
+def _is_mean_of_integers(row: str, args: list[cst.Arg]) -> bool:
+    """Return whether a call is a mean of what was cast to integers, which TensorFlow rounds."""
+    if not row.startswith("mean(") or not args:
+        return False
+    value = args[0].value
+    cast = m.Call(func=m.Attribute(attr=m.Name("cast")), args=[m.ZeroOrMore(), m.Arg(value=m.SimpleString())])
+    return m.matches(value, cast) and "int" in cst.Module([]).code_for_node(value.args[1])  # type: ignore[attr-defined]
 
 
 def _computes_size(original: cst.Call, name: str) -> bool:

@@ -90,7 +90,7 @@ def _bind(form: Form, call: cst.Call) -> dict[str, cst.BaseExpression] | None:
     for name, code in form.when:
         if name not in given or not _is_value(given[name], code):
             return None
-        if code != "INT":
+        if code not in ("INT", "ANY"):
             del given[name]
     collector = _Required(form)
     form.expression.visit(collector)
@@ -100,6 +100,8 @@ def _bind(form: Form, call: cst.Call) -> dict[str, cst.BaseExpression] | None:
 def _is_value(value: cst.BaseExpression, code: str) -> bool:
     if code == "INT":
         return isinstance(value, cst.Integer)
+    if code == "ANY":
+        return not isinstance(value, (cst.List, cst.Tuple))
     return cst.Module([]).code_for_node(value).replace("'", '"') == code
 
 
@@ -109,7 +111,11 @@ def _renamed(form: Form, call: cst.Call) -> cst.Call | None:
     if not isinstance(expression, cst.Call) or form.when:
         return None
     names = {arg.value.value: arg.keyword for arg in expression.args if isinstance(arg.value, cst.Name)}
-    if len(names) != len(expression.args) or any(m.matches(arg.value, m.Name("None")) for arg in call.args):
+    if (
+        not names.keys() <= {*form.parameters}
+        or len(names) != len(expression.args)
+        or any(m.matches(arg.value, m.Name("None")) for arg in call.args)
+    ):
         return None
     positional = [name for name, keyword in names.items() if keyword is None]
     args = []

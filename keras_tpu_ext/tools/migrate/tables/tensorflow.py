@@ -4,7 +4,7 @@ A key is the function's canonical name without `tf.`. A value is Python: functio
 `keras.ops`, all other names are TensorFlow's parameters, in TensorFlow's order unless the order stands before `->`
 (`-` is one that has no counterpart). A keyword argument is left out where the parameter is not given; `axis or 0` is
 0 there. `name=` is always left out. `=f` is the function `f` with the same arguments. Behind `|`, forms for calls in
-which parameters have certain values, `INT` any whole number. "" is what only the drop-in has.
+which parameters have certain values, `INT` any whole number, `ANY` no list. "" is what only the drop-in has.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ concat: concatenate(values, axis=axis)
 constant: convert_to_tensor(value, dtype=dtype)
 convert_to_tensor: convert_to_tensor(value, dtype=dtype)
 expand_dims: expand_dims(input, axis)
-eye: num_rows num_columns - dtype -> eye(num_rows, num_columns, dtype=dtype)
+eye: num_rows num_columns - dtype -> eye(num_rows, M=num_columns, dtype=dtype)
 fill: full(dims, value)
 gather: params indices - axis -> take(params, indices, axis=axis or 0)
 identity: convert_to_tensor(input)
-linspace: linspace(start, stop, num)
+linspace: linspace(start, stop, num=num or 50)
 one_hot: indices depth - - axis dtype -> one_hot(indices, depth, axis=axis, dtype=dtype)
 ones: ones(shape, dtype=dtype)
 ones_like: ones_like(input, dtype=dtype)
@@ -31,7 +31,7 @@ zeros_like: zeros_like(input, dtype=dtype)
 pad: pad(tensor, paddings)
 range: arange(start, stop=limit, step=delta, dtype=dtype)
 rank: ndim(input)
-repeat: repeat(input, repeats, axis=axis)
+repeat: | repeats=ANY: repeat(input, repeats, axis=axis)
 reshape: reshape(tensor, shape)
 reverse: flip(tensor, axis=axis)
 roll: roll(input, shift, axis=axis)
@@ -53,10 +53,9 @@ where: where(condition, x, y)
 broadcast_to: broadcast_to(input, shape)
 einsum: =einsum
 meshgrid: =meshgrid
-norm: tensor - axis keepdims -> norm(tensor, axis=axis, keepdims=keepdims)
-image.resize: keras.ops.image.resize(images, size)
+norm: tensor - axis keepdims -> norm(tensor) | axis=ANY: norm(tensor, axis=axis, keepdims=keepdims)
+image.resize: images size -> keras.ops.image.resize(cast(images, "float32"), size)
 image.flip_left_right: flip(image, axis=-2)
-image.rgb_to_grayscale: keras.ops.image.rgb_to_grayscale(images)
 linalg.band_part: | num_lower=-1 num_upper=0: tril(input) | num_lower=0 num_upper=-1: triu(input)
 linalg.det: det(input)
 linalg.inv: inv(input)
@@ -183,7 +182,7 @@ debugging: Assert assert_all_finite assert_equal assert_greater assert_greater_e
   assert_near assert_negative assert_non_negative assert_non_positive assert_none_equal assert_positive assert_rank
   assert_rank_at_least assert_rank_in assert_type check_numerics
 dtypes: complex saturate_cast
-image: adjust_brightness adjust_contrast adjust_gamma adjust_hue adjust_saturation central_crop
+image: rgb_to_grayscale adjust_brightness adjust_contrast adjust_gamma adjust_hue adjust_saturation central_crop
   combined_non_max_suppression convert_image_dtype crop_and_resize crop_to_bounding_box extract_patches
   grayscale_to_rgb hsv_to_rgb image_gradients non_max_suppression non_max_suppression_with_scores
   pad_to_bounding_box per_image_standardization psnr random_brightness random_contrast random_crop
