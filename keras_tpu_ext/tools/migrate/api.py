@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,19 @@ def _check_syntax(program: Program) -> None:
         try:
             libcst.parse_module(piece)
         except libcst.ParserSyntaxError as error:
-            place = program.place(start + error.raw_line - 1)
-            line = (piece.splitlines() or [""])[min(error.raw_line, len(piece.splitlines())) - 1].strip()
+            number = _line_of(error.raw_line, piece)
+            line = piece.split("\n")[number - 1].strip()
             hint = " In Python 3, print is a function: write print(...)." if _PRINT.match(line) else ""
+            place = program.place(start + number - 1)
             raise ArgumentError(f"{program.path}, {place} is no Python 3: `{line[:80]}`.{hint}") from error
+
+
+def _line_of(line: int, piece: str) -> int:
+    """Return the line of an error: that which Python says, or else `line`, which may be the one behind it."""
+    try:
+        ast.parse(piece)
+    except SyntaxError as error:
+        line = error.lineno or line
+    except ValueError:  # a NUL, say
+        pass
+    return min(max(line, 1), piece.count("\n") + 1)

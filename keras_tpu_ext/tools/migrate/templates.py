@@ -181,6 +181,12 @@ class _Filler(cst.CSTTransformer):
             return value
         return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        if len(updated_node.args) == len(original_node.args):
+            return updated_node
+        *others, last = updated_node.args
+        return updated_node.with_changes(args=[*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> Any:
         updated_node = updated_node.with_changes(keyword=original_node.keyword)
         name = _optional(original_node, self._form)

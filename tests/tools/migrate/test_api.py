@@ -68,9 +68,9 @@ def test_a_wrong_call_is_told(name, options, text, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1\ny = (\n", "line 2"),
+        ("x = 1\ny = f(  # open\nz = 3\n", r"line 2 is no Python 3: `y = f\(  # open`"),
         ("x = 1\nprint 'a'\n", r"line 2 is no Python 3: `print 'a'`\. In Python 3, print is a function"),
-        ("x = 1\nif x\n    y = 2\n", "line [23] is no Python 3"),
+        ("x = 1\nif x\n    y = 2\n", "line 2 is no Python 3: `if x`"),
     ],
 )
 def test_what_is_no_python_3_is_told_with_its_line(text, said, tmp_path):
