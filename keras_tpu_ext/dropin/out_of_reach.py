@@ -57,7 +57,7 @@ _NEEDS_KERAS_2: dict[str, tuple[Callable[[str], bool], str, str]] = {
     "tensorflow_hub": (
         lambda name: name == "KerasLayer",
         "a module of the hub is a graph of TensorFlow",
-        "keras.applications or keras_hub.models; for features without training, hub.load(...) in the tf.data pipeline",
+        "keras.applications or keras_hub.models; for fixed features, hub.load(...) in the tf.data pipeline",
     ),
 }
 

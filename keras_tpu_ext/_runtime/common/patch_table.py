@@ -205,7 +205,11 @@ dropin/old_keras/arguments.py
   process: keras.layers.ConvLSTM1D.__init__: the default of Keras 2
   process: keras.layers.ConvLSTM2D.__init__: the default of Keras 2
   process: keras.layers.ConvLSTM3D.__init__: the default of Keras 2
-  process: keras.src.activations.get: the hard sigmoid of Keras 2
+  process: keras.src.activations.get: the hard sigmoid of Keras 2, and custom objects by name
+  process: keras.src.constraints.get: custom objects by name
+  process: keras.src.losses.get: custom objects by name
+  process: keras.src.metrics.get: custom objects by name
+  process: keras.src.regularizers.get: custom objects by name
   process: keras.activations.get, hard_sigmoid: the hard sigmoid of Keras 2
   process: keras.DTypePolicy.__init__: `loss_scale=`
   process: keras.regularizers.L1.__init__: `l=`
@@ -261,6 +265,9 @@ dropin/old_keras/files.py
 dropin/stand_ins/tensorflow_1.py
   process: tensorflow.compat.v1.disable_eager_execution, disable_v2_behavior, placeholder:
     programs for Keras begin with them; Keras is on JAX
+  process: tensorflow.python.framework.ops.disable_eager_execution: programs for Keras begin with it; Keras is on JAX
+  process: tensorflow.python.compat.v2_compat.disable_v2_behavior: programs for Keras begin with it; Keras is on JAX
+  process: tensorflow.python.ops.array_ops.placeholder: it is told that Keras is on JAX
   process: tensorflow.random.set_seed: Keras had its random numbers from TensorFlow
   process: keras.src.random.seed_generator.make_default_seed: the seed that tf.random.set_seed gave
   process: keras.src.backend.jax.random.make_default_seed: the seed that tf.random.set_seed gave

@@ -149,7 +149,7 @@ class DecoupledWeightDecayExtension(Addon):
 def extend_with_decoupled_weight_decay(base_optimizer: type[Any]) -> type[Any]:
     """Return a class of optimizers like `base_optimizer` whose first argument is the weight decay."""
 
-    class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):  # type: ignore[misc]
+    class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):
         def __init__(self, weight_decay: Any, **kwargs: Any) -> None:
             super().__init__(weight_decay, **kwargs)
 

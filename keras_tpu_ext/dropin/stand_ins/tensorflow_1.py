@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,9 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.jax import random as jax_random
 from keras.src.random import seed_generator
+from tensorflow.python.compat import v2_compat
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import array_ops
 
 from keras_tpu_ext.dropin import patching, report
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
@@ -42,8 +44,12 @@ _GONE = {
     "metrics": "tf.keras.metrics",
 }
 
-_COMPAT_V1 = "tensorflow._api.v2.compat.v1"
-_EAGER = ("disable_eager_execution", "disable_v2_behavior")
+# Functions of `tf.compat.v1`, and where they are defined.
+_V1 = {
+    "disable_eager_execution": framework_ops,
+    "disable_v2_behavior": v2_compat,
+    "placeholder": array_ops,
+}
 
 
 class GoneError(OutOfReachError, AttributeError):
@@ -56,20 +62,15 @@ _SEEDS: list[random.Random] = []  # what Keras draws seeds from, once `tf.random
 def install() -> None:
     """Give TensorFlow the old names."""
     patching.add(tf, "__getattr__", _old_name)
-    for module in _compat_v1():
-        for name in _EAGER:
-            patching.replace(module, f"tensorflow.compat.v1.{name}", functools.partial(_without_effect, name))
-        patching.replace(module, "tensorflow.compat.v1.placeholder", _placeholder)
+    # `import tensorflow.compat.v1` makes a module anew, from where the functions are defined.
+    for name, defined in _V1.items():
+        make = _placeholder if name == "placeholder" else functools.partial(_without_effect, name)
+        patching.replace(defined, f"{defined.__name__}.{name}", make)
+        patching.replace(tf.compat.v1, f"tensorflow.compat.v1.{name}", make)
     patching.replace(tf.random, "tensorflow.random.set_seed", _set_seed)
     patching.add(tf.random, "set_random_seed", tf.random.set_seed)
     for module in (seed_generator, jax_random):
         patching.replace(module, f"{module.__name__}.make_default_seed", _default_seed)
-
-
-def _compat_v1() -> list[Any]:
-    """Return `tf.compat.v1` and the modules with its names that somebody has imported already."""
-    imported = [module for name, module in sys.modules.items() if name in ("tensorflow.compat.v1", _COMPAT_V1)]
-    return list({id(module): module for module in (tf.compat.v1, *imported)}.values())
 
 
 def _old_name(name: str) -> Any:
