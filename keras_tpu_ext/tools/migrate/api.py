@@ -66,11 +66,18 @@ def _header(report: MigrationReport, made: Any, context: Any) -> str:
     names = used(made)
     if "math" in names - used(context.wrapper.module):
         lines += "import math\n"
-    if "keras" in names and "keras" not in context.names.imports:
+    if "keras" in names and not _is_imported_first("keras", made.code):
         lines += "import keras\n"
     if "kte" in names:
         lines += "import keras_tpu_ext as kte\n"
     return lines
+
+
+def _is_imported_first(name: str, code: str) -> bool:
+    """Return whether a program has `import name` before it uses the name."""
+    imported = re.search(rf"^import {name}$", code, re.MULTILINE)
+    used = re.search(rf"^(?!import |from ).*\b{name}\.", code, re.MULTILINE)
+    return imported is not None and (used is None or imported.start() < used.start())
 
 
 def _target(path: Path, output: str | Path | None, overwrite: bool) -> Path:

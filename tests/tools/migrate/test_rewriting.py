@@ -66,6 +66,14 @@ DATA = TF + "def f(x):\n    return tf.cast(x, tf.float32)\n\nds = tf.data.Datase
             "from tensorflow.keras.layers import *\nd = Dense(3)(Input((2,)))\n",
             "from keras.layers import *\nd = Dense(3)(Input((2,)))\n",
         ),
+        (
+            "from tensorflow import keras\nm = keras.Sequential()\n",
+            "import keras\nm = keras.Sequential()\n",
+        ),
+        (
+            "import tensorflow.keras.backend as K\nimport tensorflow.keras.layers as L\nK.clear_session()\nd = L.Dense(3)\n",
+            "import keras\nimport keras.layers as L\nkeras.utils.clear_session()\nd = L.Dense(3)\n",
+        ),
         ("model.fit_generator(g, 10, workers=4)\n", "model.fit(g, steps_per_epoch=10)\n"),
         ("model.fit(x, y, max_queue_size=10, epochs=2)\n", "model.fit(x, y, epochs=2)\n"),
         ("model.fit(d, steps_per_epoch=n / b)\n", "import math\nmodel.fit(d, steps_per_epoch=math.ceil(n / b))\n"),
