@@ -397,3 +397,17 @@ def test_an_optional_input_that_is_none(data, scope3):
         return {**history, "evaluated": evaluated, "predicted": model.predict(x, batch_size=50, verbose=0)}
 
     assert_same(outcome(scope3), outcome(contextlib.nullcontext()))
+
+
+def test_a_model_that_was_never_compiled_predicts_and_is_saved(scope3, tmp_path):
+    x, file = np.ones((5, 4), "float32"), tmp_path / "it.keras"
+    with scope3:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        expected = model.predict(x, verbose=0)
+        model.save_weights(tmp_path / "it.weights.h5")
+        model.save(file)
+        other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        other.load_weights(tmp_path / "it.weights.h5")
+    np.testing.assert_array_equal(other.predict(x, verbose=0), expected)
+    loaded = keras.models.load_model(file)
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), expected)

@@ -57,7 +57,8 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""
-        variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
+        optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has no attribute
+        variables = [*model.variables, *getattr(optimizer, "variables", ())]
         return any(is_summed_when_read(variable) for variable in variables)
 
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
