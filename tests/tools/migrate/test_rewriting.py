@@ -71,7 +71,8 @@ DATA = TF + "def f(x):\n    return tf.cast(x, tf.float32)\n\nds = tf.data.Datase
             "import keras\nm = keras.Sequential()\n",
         ),
         (
-            "import tensorflow.keras.backend as K\nimport tensorflow.keras.layers as L\nK.clear_session()\nd = L.Dense(3)\n",
+            "import tensorflow.keras.backend as K\nimport tensorflow.keras.layers as L\n"
+            "K.clear_session()\nd = L.Dense(3)\n",
             "import keras\nimport keras.layers as L\nkeras.utils.clear_session()\nd = L.Dense(3)\n",
         ),
         ("model.fit_generator(g, 10, workers=4)\n", "model.fit(g, steps_per_epoch=10)\n"),
