@@ -175,6 +175,20 @@ def test_own_losses_of_a_layer():
         model.layers[0].add_metric(x, name="x")
 
 
+def test_custom_objects_by_name():
+    def own(*values):
+        return tf.reduce_mean(sum(values)) + 0 * values[0]  # a constraint keeps the shape
+
+    with tf.keras.utils.custom_object_scope({"own": own, "mish": layers.Activation(lambda x: x * 3)}):
+        layer = layers.Dense(2, activation="mish", kernel_regularizer="own", bias_constraint="own", input_shape=(4,))
+        model = tf.keras.Sequential([layer])
+        model.compile("sgd", "own", metrics=["own"])
+        x = np.ones((8, 4))
+        assert set(model.fit(x, np.zeros((8, 2)), verbose=0).history) == {"loss", "own"}
+    kernel, bias = layer.get_weights()
+    np.testing.assert_allclose(model.predict(x, verbose=0), 3 * (x @ kernel + bias), rtol=1e-5)
+
+
 class Noise(layers.Layer):
     """A layer that draws, and says of its shape what was never read."""
 

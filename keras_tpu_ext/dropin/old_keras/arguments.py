@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src import activations
+from keras.src import activations, constraints, losses, metrics, regularizers
 from keras.src.models import functional, model
 
 from keras_tpu_ext.dropin.errors import out_of_reach
@@ -61,6 +61,8 @@ def install() -> None:
     for name in ("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"):
         spellings.replace(getattr(keras.layers, name), f"keras.layers.{name}.__init__", _conv_lstm)
     spellings.replace(activations, "keras.src.activations.get", _get_activation)
+    for kind in (activations, constraints, losses, metrics, regularizers):
+        spellings.replace(kind, f"{kind.__name__}.get", _by_own_name)
     for module in spellings.modules("activations"):
         spellings.replace(module, "keras.activations.get", lambda _: activations.get)
         spellings.replace(module, "keras.activations.hard_sigmoid", lambda _: hard_sigmoid)
@@ -87,6 +89,19 @@ def _get_activation(stock: Method) -> Method:
     def get(identifier: Any) -> Any:
         found = stock(identifier)
         return hard_sigmoid if found is original else found
+
+    return get
+
+
+def _by_own_name(stock: Method) -> Method:
+    """Look among the program's custom objects first, of which Keras 3 finds only some by a plain name."""
+
+    def get(identifier: Any) -> Any:
+        own = keras.saving.get_registered_object(identifier) if isinstance(identifier, str) else None
+        if own is None:
+            return stock(identifier)
+        mapped("get_custom_objects().update(...)", "its objects, by name")
+        return own() if inspect.isclass(own) else own
 
     return get
 
