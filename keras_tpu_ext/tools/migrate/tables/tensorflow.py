@@ -145,10 +145,6 @@ nn.softmax: softmax(logits, axis=axis)
 nn.softmax_cross_entropy_with_logits: categorical_crossentropy(labels, logits, from_logits=True, axis=axis or -1)
 nn.softsign: softsign(features)
 nn.sparse_softmax_cross_entropy_with_logits: sparse_categorical_crossentropy(labels, logits, from_logits=True)
-bitwise.bitwise_and: bitwise_and(x, y)
-bitwise.bitwise_or: bitwise_or(x, y)
-bitwise.bitwise_xor: bitwise_xor(x, y)
-bitwise.invert: bitwise_invert(x)
 cond: cond(pred, true_fn, false_fn)
 map_fn: map(fn, elems)
 image.flip_up_down: flip(image, axis=-3)
@@ -173,38 +169,30 @@ nn.l2_loss: sum(square(t)) / 2
 
 # The others of the drop-in, by module: no one line says the same.
 _ON_DROPIN = read_rows("""
-tf: boolean_mask case clip_by_global_norm clip_by_norm custom_gradient dynamic_partition ensure_shape foldl foldr
-  gather_nd identity_n numpy_function print py_function realdiv reverse_sequence scan scatter_nd searchsorted
-  sequence_mask slice strided_slice switch_case tensor_scatter_nd_add tensor_scatter_nd_max tensor_scatter_nd_min
-  tensor_scatter_nd_sub tensor_scatter_nd_update truncatemod unique unique_with_counts vectorized_map while_loop
-bitwise: left_shift right_shift
+tf: boolean_mask case clip_by_norm custom_gradient dynamic_partition ensure_shape foldl foldr gather_nd
+  numpy_function print py_function reverse_sequence scan scatter_nd searchsorted sequence_mask slice switch_case
+  tensor_scatter_nd_add tensor_scatter_nd_max tensor_scatter_nd_min tensor_scatter_nd_sub tensor_scatter_nd_update
+  unique unique_with_counts vectorized_map while_loop
 debugging: Assert assert_all_finite assert_equal assert_greater assert_greater_equal assert_less assert_less_equal
-  assert_near assert_negative assert_non_negative assert_non_positive assert_none_equal assert_positive assert_rank
-  assert_rank_at_least assert_rank_in assert_type check_numerics
-dtypes: complex saturate_cast
-image: rgb_to_grayscale adjust_brightness adjust_contrast adjust_gamma adjust_hue adjust_saturation central_crop
+  assert_non_negative assert_positive assert_rank assert_rank_at_least check_numerics
+dtypes: complex
+image: adjust_brightness adjust_contrast adjust_gamma adjust_hue adjust_saturation central_crop
   combined_non_max_suppression convert_image_dtype crop_and_resize crop_to_bounding_box extract_patches
-  grayscale_to_rgb hsv_to_rgb image_gradients non_max_suppression non_max_suppression_with_scores
-  pad_to_bounding_box per_image_standardization psnr random_brightness random_contrast random_crop
-  random_flip_left_right random_flip_up_down random_hue random_saturation resize_with_crop_or_pad resize_with_pad
-  rgb_to_hsv rgb_to_yiq rgb_to_yuv rot90 sobel_edges ssim ssim_multiscale stateless_random_brightness
-  stateless_random_contrast stateless_random_crop stateless_random_flip_left_right stateless_random_flip_up_down
-  stateless_random_hue stateless_random_saturation total_variation transpose yiq_to_rgb yuv_to_rgb
-linalg: adjoint cholesky_solve diag diag_part eigh eigvalsh expm global_norm logdet lstsq matvec normalize pinv qr
-  set_diag slogdet svd tensor_diag triangular_solve
-math: accumulate_n add_n bessel_i0 bessel_i0e bessel_i1 bessel_i1e betainc bincount confusion_matrix
-  cumulative_logsumexp digamma erfc erfcinv igamma igammac in_top_k invert_permutation lgamma multiply_no_nan ndtri
-  polygamma polyval reduce_euclidean_norm segment_max segment_mean segment_min segment_prod segment_sum top_k
-  unsorted_segment_max unsorted_segment_mean unsorted_segment_min unsorted_segment_prod unsorted_segment_sqrt_n
-  unsorted_segment_sum xdivy xlog1py xlogy zero_fraction zeta
-nn: atrous_conv2d avg_pool avg_pool1d avg_pool2d avg_pool3d batch_normalization bias_add compute_average_loss conv1d
-  conv1d_transpose conv2d conv2d_transpose conv3d conv3d_transpose convolution crelu ctc_loss depth_to_space
-  depthwise_conv2d dropout local_response_normalization log_poisson_loss max_pool max_pool1d max_pool2d max_pool3d
-  normalize_moments pool scale_regularization_loss separable_conv2d space_to_depth
-  weighted_cross_entropy_with_logits weighted_moments
-random: categorical gamma normal poisson shuffle stateless_categorical stateless_gamma stateless_normal
-  stateless_poisson stateless_truncated_normal stateless_uniform truncated_normal uniform
-signal: dct fft fft2d fft3d fftshift frame ifft ifft2d ifft3d ifftshift irfft irfft2d rfft rfft2d stft
+  grayscale_to_rgb hsv_to_rgb image_gradients non_max_suppression pad_to_bounding_box per_image_standardization psnr
+  random_brightness random_contrast random_crop random_flip_left_right random_flip_up_down random_hue
+  random_saturation resize_with_crop_or_pad resize_with_pad rgb_to_grayscale rgb_to_hsv rot90 ssim
+  stateless_random_brightness stateless_random_contrast stateless_random_crop stateless_random_flip_left_right
+  stateless_random_flip_up_down stateless_random_hue stateless_random_saturation total_variation transpose
+linalg: adjoint diag diag_part eigh global_norm logdet matvec normalize pinv qr set_diag svd triangular_solve
+math: add_n confusion_matrix digamma erfc in_top_k lgamma multiply_no_nan reduce_euclidean_norm top_k
+  unsorted_segment_max unsorted_segment_mean unsorted_segment_sum xdivy xlog1py xlogy
+nn: avg_pool avg_pool1d avg_pool2d avg_pool3d batch_normalization bias_add compute_average_loss conv1d
+  conv1d_transpose conv2d conv2d_transpose conv3d conv3d_transpose convolution ctc_loss depth_to_space
+  depthwise_conv2d dropout local_response_normalization max_pool max_pool1d max_pool2d max_pool3d separable_conv2d
+  space_to_depth weighted_cross_entropy_with_logits
+random: categorical gamma normal shuffle stateless_categorical stateless_gamma stateless_normal
+  stateless_truncated_normal stateless_uniform truncated_normal uniform
+signal: fft fft2d frame ifft ifft2d irfft rfft stft
 """)
 
 TENSORFLOW: dict[str, str] = {
