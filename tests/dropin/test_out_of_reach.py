@@ -227,6 +227,18 @@ def test_tensorflows_seed_is_kerass_too(seed):
     assert not np.array_equal(drawn(4), first)
 
 
+def test_kerass_own_seed_means_what_it_did():
+    def drawn():
+        random.random()
+        return keras.initializers.GlorotUniform().seed
+
+    keras.utils.set_random_seed(5)
+    seed = drawn()
+    random.seed(5)
+    random.random()
+    assert seed == random.randint(1, 10**9)  # as Keras draws it
+
+
 PACKAGES = ["segmentation_models", "tensorflow_hub", "tensorflow_text", "vit_keras", "adabelief_tf", "official"]
 
 
