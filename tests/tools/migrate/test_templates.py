@@ -73,6 +73,7 @@ def test_a_call_in_todays_words(name, call, new):
         ("arange", "f(5)", 'keras.ops.arange(5, dtype="int32")'),
         ("cast_to_floatx", "f(x)", "keras.ops.cast(x, keras.config.floatx())"),
         ("relu", "f(x, max_value=6)", None),
+        ("constant", "f(1)", "keras.ops.convert_to_tensor(1, dtype=keras.config.floatx())"),
     ],
 )
 def test_a_call_of_the_backend(name, call, new):
