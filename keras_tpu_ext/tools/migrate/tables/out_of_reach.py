@@ -24,7 +24,7 @@ segmentation_models: the network in keras.layers, on the outputs of layers of ke
 classification_models, keras_applications: keras.applications
 keras_contrib: keras, or tensorflow_addons, which has a stand-in
 keras_radam: tfa.optimizers.RectifiedAdam, which has a stand-in
-adabelief_tf: tfa.optimizers.AdaBelief, which has a stand-in
+adabelief_tf: keras.optimizers.Adam
 vit_keras: keras_hub.models.ViTImageClassifier
 tf_explain: the program without it
 official, bert, keras_bert: keras_hub.models
