@@ -38,13 +38,11 @@ def close(actual, expected, rtol=1e-5, atol=1e-6):
 
 @numbered("optimizers", cases.OPTIMIZERS)
 def test_optimizers_take_the_steps_of_addons(case, expected):
-    name, arguments, calls = case
+    name, arguments = case
     variables = [keras.Variable(value, name=called) for called, value in cases.VARIABLES.items()]
     optimizer = cases.optimizer(tfa, keras.optimizers, keras.optimizers.schedules, name, arguments)
-    decayed = [variables[i] for i in calls.get("decay_var_list", [])]
-    extra = {"decay_var_list": decayed} if decayed else {}
     for gradients, values in zip(cases.GRADIENTS, expected["steps"], strict=True):
-        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), **extra)
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
         for variable, value in zip(variables, values, strict=True):
             close(variable, value, rtol=1e-4, atol=1e-5)
     if expected["averages"] is not None:
@@ -53,9 +51,9 @@ def test_optimizers_take_the_steps_of_addons(case, expected):
             close(variable, value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", cases.OPTIMIZERS[::3], ids=lambda case: case[0])
+@pytest.mark.parametrize("case", cases.OPTIMIZERS[::2], ids=lambda case: case[0])
 def test_an_optimizer_is_made_again_from_its_config(case):
-    optimizer = cases.optimizer(tfa, keras.optimizers, keras.optimizers.schedules, *case[:2])
+    optimizer = cases.optimizer(tfa, keras.optimizers, keras.optimizers.schedules, *case)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(again) is type(optimizer)
     assert again.get_config() == optimizer.get_config()
@@ -127,25 +125,20 @@ def test_images_are_those_of_addons(case, expected, inside):
         dataset = tf.data.Dataset.from_tensors(image).map(lambda x: getattr(tfa.image, name)(x, **arguments))
         output = next(iter(dataset))
     assert output.dtype == image.dtype
-    close(output, expected, atol=1 if image.dtype == np.uint8 and "filter" in name else 1e-5)
+    close(output, expected, atol=1e-5)
 
 
-@numbered("schedules", cases.SCHEDULES)
-def test_schedules_are_those_of_addons(case, expected):
-    name, arguments = case
-    schedule = getattr(tfa.optimizers, name)(**arguments)
-    close([float(schedule(step)) for step in cases.SCHEDULE_STEPS], expected)
-
-
-def test_weight_normalization_trains_and_is_removed():
-    layer = tfa.layers.WeightNormalization(keras.layers.Dense(3))
-    model = keras.Sequential([keras.Input((6,)), layer])
+def test_weight_normalization_trains():
+    model = keras.Sequential([keras.Input((6,)), tfa.layers.WeightNormalization(keras.layers.Dense(3))])
     model.compile("sgd", "mse")
     x, y = cases.DATA["features"], np.ones((2, 3), "float32")
     losses = model.fit(x, y, epochs=5, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
-    predictions = model.predict(x, verbose=0)
-    np.testing.assert_allclose(layer.remove()(x), predictions, rtol=1e-4, atol=1e-5)
+
+
+def test_weight_normalization_needs_a_kernel():
+    with pytest.raises(ValueError, match="needs a layer with a `kernel`, and lstm.* has none"):
+        tfa.layers.WeightNormalization(keras.layers.LSTM(3)).build((None, 4, 5))
 
 
 def test_a_model_with_addons_is_saved_and_trains(tmp_path):
@@ -155,12 +148,9 @@ def test_a_model_with_addons_is_saved_and_trains(tmp_path):
     optimizer = tfa.optimizers.SWA(tfa.optimizers.Lookahead(tfa.optimizers.AdamW(1e-4, 0.05), 2), average_period=2)
     model.compile(optimizer, "categorical_crossentropy", metrics=[tfa.metrics.F1Score(3, average="macro")])
     x, y = np.repeat(cases.DATA["features"], 4, axis=0), cases.DATA["one_hot"]
-    checkpoint = tfa.callbacks.AverageModelCheckpoint(
-        True, str(tmp_path / "average.weights.h5"), save_weights_only=True
-    )
-    callbacks = [checkpoint, tfa.callbacks.TimeStopping(100)]
-    history = model.fit(x, y, epochs=3, verbose=0, callbacks=callbacks).history
+    history = model.fit(x, y, epochs=3, verbose=0, callbacks=[tfa.callbacks.TimeStopping(100)]).history
     assert history["loss"][-1] < history["loss"][0]
+    model.optimizer.assign_average_vars(model.trainable_variables)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-5)
@@ -179,25 +169,6 @@ def test_bars_of_tqdm_and_time(capsys):
     assert "loss: " in printed.err
 
 
-def test_weights_are_swapped_with_their_averages():
-    optimizer = tfa.optimizers.MovingAverage("sgd", average_decay=0.5)
-    variable = keras.Variable([1.0])
-    optimizer.apply_gradients([(np.ones(1, "float32"), variable)])
-    close(variable, [0.99])
-    optimizer.swap_weights()
-    close(variable, [0.995])
-    optimizer.swap_weights()
-    close(variable, [0.99])
-
-
-def test_any_optimizer_is_extended_with_weight_decay():
-    decaying = tfa.optimizers.extend_with_decoupled_weight_decay(keras.optimizers.RMSprop)
-    variable, alone = keras.Variable([2.0]), keras.Variable([1.8])
-    decaying(weight_decay=0.1, learning_rate=0.5).apply_gradients([(np.ones(1, "float32"), variable)])
-    keras.optimizers.RMSprop(0.5).apply_gradients([(np.ones(1, "float32"), alone)])
-    close(variable, alone)
-
-
 def test_a_weight_decay_that_reads_a_variable_of_tensorflow_is_refused():
     rate = tf.Variable(0.1)
     optimizer = tfa.optimizers.AdamW(weight_decay=lambda: 0.1 * rate)
@@ -210,7 +181,9 @@ def test_a_weight_decay_that_reads_a_variable_of_tensorflow_is_refused():
     [
         ("tensorflow_addons", "seq2seq", "a class of your own"),
         ("tensorflow_addons.layers", "SpectralNormalization", "Write instead: keras.layers.SpectralNormalization"),
-        ("tensorflow_addons.layers", "CRF", "its stand-in has only FilterResponseNormalization"),
+        ("tensorflow_addons.layers", "CRF", "its stand-in has only GroupNormalization"),
+        ("tensorflow_addons.layers", "GELU", r"keras.layers.Activation\(tfa.activations.gelu\)"),
+        ("tensorflow_addons.optimizers", "MovingAverage", "use_ema=True"),
         ("tensorflow_addons.optimizers", "ConditionalGradient", "a class of your own"),
         ("efficientnet.tfkeras", "EfficientNetL2", "EfficientNetB7"),
     ],
@@ -223,10 +196,10 @@ def test_a_name_without_a_stand_in_says_what_to_write(module, name, write):
 def test_names_are_imported_in_all_forms_and_told_once(capsys):
     import efficientnet
     from efficientnet.keras import EfficientNetB2
-    from tensorflow_addons.layers import Maxout
-    from tensorflow_addons.layers import Maxout as Again
+    from tensorflow_addons.layers import InstanceNormalization
+    from tensorflow_addons.layers import InstanceNormalization as Again
 
-    assert tfa.layers.Maxout is Maxout is Again
+    assert tfa.layers.InstanceNormalization is InstanceNormalization is Again
     assert EfficientNetB2 is not None
     assert efficientnet.tfkeras is efn
     assert capsys.readouterr().out.count("efficientnet.keras.EfficientNetB2 -> ") == 1

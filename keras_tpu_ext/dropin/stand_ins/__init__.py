@@ -24,25 +24,16 @@ efficientnet.keras: EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 
     EfficientNetB6 EfficientNetB7 preprocess_input center_crop_and_resize = efficientnet
 kaggle_datasets: KaggleDatasets = kaggle
 tensorflow_addons: =
-tensorflow_addons.optimizers: AdamW SGDW DecoupledWeightDecayExtension extend_with_decoupled_weight_decay
-    = addons_weight_decay
-tensorflow_addons.optimizers: RectifiedAdam LAMB NovoGrad LazyAdam Yogi AdaBelief = addons_optimizers
-tensorflow_addons.optimizers: Lookahead SWA MovingAverage AveragedOptimizerWrapper = addons_averaging
-tensorflow_addons.optimizers: CyclicalLearningRate TriangularCyclicalLearningRate Triangular2CyclicalLearningRate
-    ExponentialCyclicalLearningRate = addons_schedules
+tensorflow_addons.optimizers: AdamW RectifiedAdam LAMB LazyAdam = addons_optimizers
+tensorflow_addons.optimizers: Lookahead SWA = addons_averaging
 tensorflow_addons.losses: SigmoidFocalCrossEntropy sigmoid_focal_crossentropy TripletSemiHardLoss
     triplet_semihard_loss TripletHardLoss triplet_hard_loss ContrastiveLoss contrastive_loss PinballLoss pinball_loss
-    WeightedKappaLoss = addons_losses
-tensorflow_addons.metrics: F1Score FBetaScore CohenKappa MatthewsCorrelationCoefficient RSquare HammingLoss
-    MultiLabelConfusionMatrix = addons_metrics
-tensorflow_addons.layers: GroupNormalization InstanceNormalization FilterResponseNormalization WeightNormalization
-    Maxout GELU StochasticDepth = addons_layers
-tensorflow_addons.activations: mish gelu hardshrink softshrink lisht snake tanhshrink sparsemax rrelu
-    = addons_activations
-tensorflow_addons.image: rotate transform translate translate_xy shear_x shear_y cutout random_cutout blend sharpness
-    equalize mean_filter2d gaussian_filter2d median_filter2d compose_transforms angles_to_projective_transforms
-    translations_to_projective_transforms = addons_image
-tensorflow_addons.callbacks: TQDMProgressBar TimeStopping AverageModelCheckpoint = addons_callbacks
+    = addons_losses
+tensorflow_addons.metrics: F1Score FBetaScore CohenKappa = addons_metrics
+tensorflow_addons.layers: GroupNormalization InstanceNormalization WeightNormalization = addons_layers
+tensorflow_addons.activations: mish gelu = addons_activations
+tensorflow_addons.image: rotate transform translate cutout random_cutout = addons_image
+tensorflow_addons.callbacks: TQDMProgressBar TimeStopping = addons_callbacks
 """
 
 # What a package's names are here, as it is told.
@@ -55,6 +46,8 @@ _NEW = {
 # What to write for a name that has no stand-in; of others, what is said of the whole package.
 _INSTEAD = {
     "tensorflow_addons": "the same in keras.ops, in a class of your own",
+    "tensorflow_addons.optimizers.MovingAverage": "use_ema=True in the optimizer of Keras",
+    "tensorflow_addons.layers.GELU": "keras.layers.Activation(tfa.activations.gelu)",
     "tensorflow_addons.layers.SpectralNormalization": "keras.layers.SpectralNormalization",
     "tensorflow_addons.layers.MultiHeadAttention": "keras.layers.MultiHeadAttention, which has other arguments",
     "tensorflow_addons.layers.AdaptiveAveragePooling2D": "GlobalAveragePooling2D or keras.ops.image.resize",

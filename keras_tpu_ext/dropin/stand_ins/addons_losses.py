@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_tpu_ext.dropin import report
 
+_register = keras.saving.register_keras_serializable(package="Addons")
 _Distance = str | Callable[[Any], Any]
 
 
@@ -22,17 +23,9 @@ def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
 def sigmoid_focal_crossentropy(
     y_true: Any, y_pred: Any, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False
 ) -> Any:
-    """Return the focal loss of each example, the sum over its last axis.
-
-    Args:
-        y_true: Zeros and ones.
-        y_pred: Chances, or logits.
-        alpha: The weight of ones.
-        gamma: How little easy examples count.
-        from_logits: Whether `y_pred` are logits.
-    """
+    """Return the focal loss of each example, the sum over its last axis as in Addons."""
     if gamma and gamma < 0:
-        raise ValueError("Value of gamma should be greater than or equal to zero.")
+        raise ValueError(f"`gamma` needs to be 0 or more; {gamma} came.")
     y_true, y_pred = _pair(y_true, y_pred)
     chance = ops.sigmoid(y_pred) if from_logits else y_pred
     right = y_true * chance + (1 - y_true) * (1 - chance)
@@ -90,14 +83,7 @@ def _smallest_where(data: Any, mask: Any, axis: int) -> Any:
 
 
 def triplet_semihard_loss(y_true: Any, y_pred: Any, margin: float = 1.0, distance_metric: _Distance = "L2") -> Any:
-    """Return the triplet loss with negatives that are just farther away than the positive one.
-
-    Args:
-        y_true: The label of each row.
-        y_pred: Embeddings.
-        margin: How much farther negatives are to be.
-        distance_metric: "L2", "squared-L2", "angular" or a function of the embeddings.
-    """
+    """Return the triplet loss with negatives that are just farther away than the positive one."""
     distance, same, positives = _of_labels(y_true, y_pred, distance_metric)
     negatives = ops.cast(ops.logical_not(same), "float32")
     # [anchor, positive, other]: the others that are negative, and farther away than the positive one.
@@ -112,15 +98,7 @@ def triplet_semihard_loss(y_true: Any, y_pred: Any, margin: float = 1.0, distanc
 def triplet_hard_loss(
     y_true: Any, y_pred: Any, margin: float = 1.0, soft: bool = False, distance_metric: _Distance = "L2"
 ) -> Any:
-    """Return the triplet loss with the farthest positive and the nearest negative of each row.
-
-    Args:
-        y_true: The label of each row.
-        y_pred: Embeddings.
-        margin: How much farther negatives are to be.
-        soft: Whether the loss is a softplus, without a margin.
-        distance_metric: "L2", "squared-L2", "angular" or a function of the embeddings.
-    """
+    """Return the triplet loss with the farthest positive and the nearest negative of each row."""
     distance, same, positives = _of_labels(y_true, y_pred, distance_metric)
     nearest = _smallest_where(distance, ops.cast(ops.logical_not(same), "float32"), axis=1)
     farthest = _largest_where(distance, positives, axis=1)
@@ -166,7 +144,7 @@ class _Loss(keras.losses.Loss):
         return cls(**{**config, "reduction": config["reduction"] or "none"})
 
 
-@keras.saving.register_keras_serializable(package="Addons")
+@_register
 class SigmoidFocalCrossEntropy(_Loss):
     """See `sigmoid_focal_crossentropy`. By default nothing is reduced."""
 
@@ -193,7 +171,7 @@ class _Triplets(_Loss):
         super().__init__(function, "none", name, **arguments)
 
 
-@keras.saving.register_keras_serializable(package="Addons")
+@_register
 class TripletSemiHardLoss(_Triplets):
     """See `triplet_semihard_loss`."""
 
@@ -204,7 +182,7 @@ class TripletSemiHardLoss(_Triplets):
         super().__init__(triplet_semihard_loss, name, margin=margin, distance_metric=distance_metric)
 
 
-@keras.saving.register_keras_serializable(package="Addons")
+@_register
 class TripletHardLoss(_Triplets):
     """See `triplet_hard_loss`."""
 
@@ -220,7 +198,7 @@ class TripletHardLoss(_Triplets):
         super().__init__(triplet_hard_loss, name, margin=margin, soft=soft, distance_metric=distance_metric)
 
 
-@keras.saving.register_keras_serializable(package="Addons")
+@_register
 class ContrastiveLoss(_Loss):
     """See `contrastive_loss`."""
 
@@ -230,55 +208,9 @@ class ContrastiveLoss(_Loss):
         super().__init__(contrastive_loss, reduction, name, margin=margin)
 
 
-@keras.saving.register_keras_serializable(package="Addons")
+@_register
 class PinballLoss(_Loss):
     """See `pinball_loss`."""
 
     def __init__(self, tau: Any = 0.5, reduction: Any = "auto", name: str = "pinball_loss") -> None:
         super().__init__(pinball_loss, reduction, name, tau=tau)
-
-
-@keras.saving.register_keras_serializable(package="Addons")
-class WeightedKappaLoss(keras.losses.Loss):
-    """The logarithm of 1 - kappa of a batch, for classes that have an order.
-
-    Args:
-        num_classes: How many there are.
-        weightage: "linear" or "quadratic" in the distance of two classes.
-        name: A name.
-        epsilon: Added inside the logarithm.
-        reduction: See Keras's losses; the value is one number.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        weightage: str = "quadratic",
-        name: str | None = "cohen_kappa_loss",
-        epsilon: float | None = 1e-6,
-        reduction: Any = "none",
-    ) -> None:
-        super().__init__(name=name, reduction=_reduction(reduction))
-        if weightage not in ("linear", "quadratic"):
-            raise ValueError("Unknown kappa weighting type.")
-        self.num_classes, self.weightage = num_classes, weightage
-        self.epsilon = epsilon or keras.backend.epsilon()
-
-    def _weight(self, difference: Any) -> Any:
-        return ops.abs(difference) if self.weightage == "linear" else ops.square(difference)
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Compute the outputs."""
-        classes = ops.cast(ops.arange(self.num_classes), y_pred.dtype)
-        labels = ops.matmul(y_true, classes[:, None])
-        numerator = ops.sum(self._weight(labels - classes[None, :]) * y_pred)
-        of_labels, of_predictions = ops.sum(y_true, axis=0), ops.sum(y_pred, axis=0)
-        weights = self._weight(classes[:, None] - classes[None, :])
-        denominator = ops.sum(of_labels * ops.matmul(weights, of_predictions))
-        denominator = denominator / ops.cast(ops.shape(y_true)[0], y_pred.dtype)
-        return ops.log(ops.divide_no_nan(numerator, denominator) + self.epsilon)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments."""
-        own = {"num_classes": self.num_classes, "weightage": self.weightage, "epsilon": self.epsilon}
-        return {**super().get_config(), **own}

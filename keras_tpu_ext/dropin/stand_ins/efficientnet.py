@@ -43,14 +43,7 @@ def preprocess_input(x: Any, **kwargs: Any) -> Any:
 def center_crop_and_resize(
     image: np.ndarray[Any, Any], image_size: int, crop_padding: int = 32, interpolation: str = "bicubic"
 ) -> Any:
-    """Return the middle of an image, resized.
-
-    Args:
-        image: An array of shape (height, width) or (height, width, channels).
-        image_size: Height and width of the result.
-        crop_padding: How much of `image_size + crop_padding` the middle lacks.
-        interpolation: "nearest", "bilinear", "biquadratic" or "bicubic".
-    """
+    """Return the middle of an image, resized."""
     resize = importlib.import_module("skimage.transform").resize
     order = {"nearest": 0, "bilinear": 1, "biquadratic": 2, "bicubic": 3}[interpolation]
     size = int(image_size / (image_size + crop_padding) * min(image.shape[:2]))
@@ -87,17 +80,7 @@ def _network(number: int) -> Callable[..., Any]:
         return model
 
     make.__name__ = make.__qualname__ = f"EfficientNetB{number}"
-    make.__doc__ = (
-        f"Return EfficientNet-B{number}.\n\n"
-        "Args:\n"
-        "    include_top: Whether the classifier is there.\n"
-        '    weights: `None`, "imagenet", "noisy-student" or the path of a file.\n'
-        "    input_tensor: A tensor to begin with.\n"
-        "    input_shape: (height, width, channels).\n"
-        '    pooling: Without a classifier, `None`, "avg" or "max".\n'
-        "    classes: How many the classifier has.\n"
-        "    kwargs: Without effect.\n"
-    )
+    make.__doc__ = f"Return EfficientNet-B{number} for preprocessed inputs, as the package does."
     return make
 
 
