@@ -206,10 +206,24 @@ def _with_shape(prop: property) -> property:
     return property(lambda tensor: Shape(get(tensor)), doc=prop.__doc__)
 
 
+class SymbolicTensorError(OutOfReachError, TypeError):
+    """JAX gets a tensor of a graph; a `TypeError`, as that of `jax.numpy.asarray`."""
+
+
 def _jax_array_of(tensor: Any) -> jax.Array:
-    """Return TensorFlow's tensor as JAX's, for an operator between the two."""
+    """Return TensorFlow's tensor as JAX's, for an operator between the two.
+
+    Raises:
+        SymbolicTensorError: If it is one of a graph.
+    """
     if not hasattr(tensor, "numpy"):
-        raise TypeError("a symbolic tensor of TensorFlow has no value for JAX")
+        told = out_of_reach(
+            what="a model, a layer or an array of JAX in a @tf.function of the program's own, or in tf.data's map,",
+            why="TensorFlow traces it with tensors that have no values",
+            write="model.fit(...) and model.predict(...), or the function without @tf.function; for an own step, a "
+            "keras_tpu_ext.TPUModel with its train_step",
+        )
+        raise SymbolicTensorError(str(told))
     return jax.numpy.asarray(tensor.numpy())
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from dropin.old_keras_cases import EXPECTED, assert_same, cases
+from keras_tpu_ext import strategy_scope
 from keras_tpu_ext.dropin import OutOfReachError, report
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -173,6 +174,48 @@ def test_own_losses_of_a_layer():
     assert history["loss"][0] > 1.5
     with pytest.raises(OutOfReachError, match=r"Own\.add_metric cannot run on JAX.*one more output of the model"):
         model.layers[0].add_metric(x, name="x")
+
+
+def test_states_have_the_batch_size_of_the_input():
+    model = tf.keras.Sequential([layers.Embedding(9, 4, batch_input_shape=[2, None]), layers.GRU(3, stateful=True)])
+    assert model.input_shape == (2, None)
+    x = np.arange(8).reshape(2, 4)
+    count = len(model.get_weights())
+    first, second = (model.predict(x, verbose=0) for _ in range(2))
+    assert np.abs(first - second).max() > 1e-6
+    model.reset_states()
+    np.testing.assert_allclose(model.predict(np.tile(x, (2, 1)), batch_size=2, verbose=0)[2:], second, rtol=1e-6)
+    assert len(model.get_weights()) == count == 4
+
+
+@pytest.mark.parametrize(("fused", "below"), [({}, 15), ({"fused": False}, 16)])
+def test_moving_variance_of_images_is_of_samples(fused, below):
+    x = cases.values(4, 2, 2, 3)
+    layer = layers.BatchNormalization(momentum=0.75, **fused)
+    layer(x, training=True)
+    expected = 0.75 + 0.25 * np.var(x, axis=(0, 1, 2)) * 16 / below  # `fused` in Keras 2.15, which is its default
+    np.testing.assert_allclose(layer.moving_variance.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("activation", "loss", "target"),
+    [
+        ("softmax", "categorical_crossentropy", [[0, 1]]),
+        ("softmax", "sparse_categorical_crossentropy", [1]),
+        ("sigmoid", "binary_crossentropy", [[0, 1]]),
+    ],
+)
+def test_losses_are_of_logits(activation, loss, target, exact):
+    with strategy_scope(require="cpu", exact=exact):
+        dense = layers.Dense(2, activation=activation, use_bias=False, weights=[np.diag([30.0, -30.0])], input_dim=2)
+        model = tf.keras.Sequential([dense])
+        model.compile(tf.keras.optimizers.SGD(0.1), loss)
+    x, y = np.ones((8, 2)), np.repeat(target, 8, axis=0)
+    # Keras 2.15 gives 60 and 30; clipped probabilities would give 16.1, and a kernel that stays.
+    assert model.evaluate(x, y, verbose=0) == pytest.approx(60 if activation == "softmax" else 30, rel=1e-5)
+    model.fit(x, y, batch_size=8, verbose=0)
+    assert dense.get_weights()[0][1, 1] == pytest.approx(-30 + (0.1 if activation == "softmax" else 0.05), rel=1e-5)
 
 
 def test_custom_objects_by_name():

@@ -77,6 +77,25 @@ def test_old_arguments_of_compile():
         compiled(nothing=1)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("train", ["fit", "train_on_batch"])
+def test_what_trained_when_it_was_compiled_trains(train, exact):
+    with strategy_scope(require="cpu", exact=exact):
+        discriminator = compiled()
+        discriminator.trainable = False  # as in a GAN: from here on in the model of both
+        inputs = keras.Input((4,))
+        both = keras.Model(inputs, discriminator(keras.layers.Dense(4)(inputs)))
+        both.compile("sgd", "mse")
+    frozen = [w.copy() for w in discriminator.get_weights()]
+    getattr(both, train)(X, Y)
+    for weight, before in zip(discriminator.get_weights(), frozen, strict=True):
+        np.testing.assert_array_equal(weight, before)
+    getattr(discriminator, train)(X, Y)
+    assert np.abs(discriminator.get_weights()[0] - frozen[0]).max() > 1e-6
+    assert not discriminator.trainable
+    assert not discriminator.trainable_weights
+
+
 def test_third_argument_that_holds_numbers_is_of_keras_3():
     model = compiled([0.5])
     whole = compiled()

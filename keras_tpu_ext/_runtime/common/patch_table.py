@@ -217,9 +217,11 @@ dropin/old_keras/arguments.py
   process: keras.regularizers.l1_l2: the defaults of Keras 2
   process: keras.src.models.model.functional_init_arguments: `Model(input=, output=)`
   process: keras.src.models.functional.Functional.__init__: `Model(input=, output=)`
-  process: keras.Sequential.__init__: a name in the second place
+  process: keras.Sequential.__init__, add: a name in the second place, `batch_input_shape=`
 dropin/old_keras/layers.py
   process: keras.layers.Layer.add_weight, add_metric: the arguments of Keras 2
+  process: keras.layers.BatchNormalization.call: the moving variance of images over N - 1, as in Keras 2
+  process: keras.layers.RNN._create_state_variables: stateful layers keep their states from step to step
   process: keras.layers.InputLayer.input: its tensor, which is its output
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
@@ -231,6 +233,13 @@ dropin/old_keras/calls.py
   process: keras.Operation.__call__: `training` and `mask` by position
   process: keras.layers.Layer.build: `model.build(shape)` makes the weights of a subclassed model
   process: keras.layers.Layer.compute_output_spec: what a user's `call` returns, not what he said of it
+dropin/old_keras/optimizer_files.py
+  process: keras.src.legacy.saving.saving_utils.compile_args_from_training_config: "Custom>Adam" of Keras 2
+  process: keras.src.legacy.saving.legacy_h5_format.load_optimizer_weights_from_hdf5_group: the order of Keras 2
+dropin/old_keras/logits.py
+  process: keras.src.backend.jax.nn.softmax, sigmoid: remember what they were given
+  process: keras.src.backend.jax.nn.categorical_crossentropy, sparse_categorical_crossentropy, binary_crossentropy:
+    computed from that, as in Keras 2
 dropin/old_keras/losses.py
   process: keras.src.losses.loss.standardize_reduction: `Reduction.AUTO`
   process: keras.losses.Loss.__init__, __call__: the order of arguments, and the type of labels, of Keras 2

@@ -54,6 +54,7 @@ def install() -> None:
         (model, "keras.src.models.model.functional_init_arguments", _knows_input),
         (functional.Functional, "keras.src.models.functional.Functional.__init__", _functional),
         (keras.Sequential, "keras.Sequential.__init__", _sequential),
+        (keras.Sequential, "keras.Sequential.add", _with_batch_size),
     ):
         spellings.replace(target, name, make)
     for name in _POOLS:
@@ -124,7 +125,7 @@ def _layer(init: Method) -> Method:
             _drop(type(self).__name__, name, kwargs.pop(name))
         shape = kwargs.pop("batch_input_shape", None)
         if shape is not None:
-            mapped("batch_input_shape=", "input_shape=")
+            mapped("batch_input_shape=", "input_shape=, or an Input(batch_shape=)")
             kwargs["input_shape"] = tuple(shape)[1:]
         if isinstance(kwargs.get("input_shape"), (int, np.integer)):
             mapped("input_shape=n", "input_shape=(n,)")
@@ -134,6 +135,8 @@ def _layer(init: Method) -> Method:
             warnings.filterwarnings("ignore", "Do not pass an `input_shape`")
             init(self, **kwargs)
         self._allow_non_tensor_positional_args = True  # `layer(x, training, mask)`
+        if shape is not None and shape[0] is not None:
+            vars(self)["_kte_batch_shape"] = tuple(shape)
         if weights is not None:
             mapped("weights=", "set_weights")
             vars(self)["_kte_weights"] = weights
@@ -223,6 +226,7 @@ def _batch_normalization(init: Method) -> Method:
             axis = axis[0]
         if kwargs.pop("synchronized", False):
             mapped("BatchNormalization(synchronized=)", "the exact step's statistics, which are of the whole batch")
+        vars(self)["_kte_fused"] = kwargs.get("fused") is not False
         init(self, axis, *args, **kwargs)
 
     return initialize
@@ -266,6 +270,18 @@ def _policy(init: Method) -> Method:
         init(self, *args, **kwargs)
 
     return initialize
+
+
+def _with_batch_size(add: Method) -> Method:
+    """Make the input of the whole `batch_input_shape=`: layers with a state need its batch size."""
+
+    def add_layer(self: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
+        shape = vars(layer).get("_kte_batch_shape") if not self._layers else None
+        if shape is not None:
+            add(self, keras.layers.InputLayer(batch_shape=shape), *args, **kwargs)
+        add(self, layer, *args, **kwargs)
+
+    return add_layer
 
 
 def _pool_of_two(init: Method) -> Method:

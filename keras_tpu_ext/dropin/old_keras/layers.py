@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -53,17 +54,19 @@ def install() -> None:
     patching.add(layer, "output_shape", _Default(lambda self: _shapes(self.output)))
     patching.add(layer, "uses_learning_phase", False)
     patching.add(layer, "add_update", _add_update)
+    patching.add(model, "reset_states", _reset_states)  # before that of layers, which models have, too
     patching.add(layer, "reset_states", lambda self: self.reset_state() if hasattr(self, "reset_state") else None)
     patching.add(layer, "updates", _Default(lambda self: []))
     for target, name, make in (
         (layer, "keras.layers.Layer.add_weight", _add_weight),
         (layer, "keras.layers.Layer.add_metric", lambda _: _add_metric),
         (keras.layers.InputLayer, "keras.layers.InputLayer.input", lambda _: property(lambda self: self.output)),
+        (keras.layers.BatchNormalization, "keras.layers.BatchNormalization.call", _with_variance_of_samples),
+        (keras.layers.RNN, "keras.layers.RNN._create_state_variables", _carried),
         (model, "keras.Model.get_layer", _get_layer),
         (layer_module, "keras.src.layers.layer.get_shapes_dict", _build_shapes),
     ):
         spellings.replace(target, name, make)
-    patching.add(model, "reset_states", _reset_states)
 
 
 def _shapes(tensors: Any) -> Any:
@@ -111,6 +114,40 @@ def _add_metric(self: Any, *args: Any, **kwargs: Any) -> None:
         write="compile(metrics=[...]), or let the value be one more output of the model, and its metric "
         "lambda y_true, y_pred: tf.reduce_mean(y_pred)",
     )
+
+
+def _with_variance_of_samples(stock: Method) -> Method:
+    """Keep the variance over N - 1 of images, as TensorFlow's fused kernel did; Keras 3 keeps that over N."""
+
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        fused = vars(self).get("_kte_fused", True) and len(inputs.shape) == 4 and self.axis in (-1, 1, 3)
+        count = math.prod(size or 0 for size in inputs.shape) // (inputs.shape[self.axis] or 1) if fused else 0
+        if not (training and self.trainable and count > 1) or self.renorm or mask is not None:
+            return stock(self, inputs, training=training, mask=mask)
+        kept = keras.ops.multiply(self.moving_variance, self.momentum)
+        outputs = stock(self, inputs, training=training)
+        self.moving_variance.assign(kept + (self.moving_variance - kept) * (count / (count - 1)))
+        return outputs
+
+    return call
+
+
+class _State:
+    """A variable that a step is given and gives back, and that is no weight: Keras 3 has a seed's for such."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+
+def _carried(stock: Method) -> Method:
+    """Let steps carry the states of stateful layers, which on JAX they would not."""
+
+    def create_state_variables(self: Any, batch_size: Any) -> None:
+        stock(self, batch_size)
+        mapped("stateful=True", "states that each step gives to the next")
+        self._seed_generators.extend(map(_State, tree.flatten(self.states)))
+
+    return create_state_variables
 
 
 def _get_layer(stock: Method) -> Method:

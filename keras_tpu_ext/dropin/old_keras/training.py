@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -70,8 +71,34 @@ def _compile(stock: Method) -> Method:
                 kwargs[name] = metrics.as_then(kwargs[name], names)
         loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
         stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
+        vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
 
     return compile
+
+
+def _trainable(model: Any) -> list[tuple[Any, bool]]:
+    return [(layer, layer.trainable) for layer in model._flatten_layers()]
+
+
+@contextlib.contextmanager
+def _as_compiled(model: Any) -> Iterator[None]:
+    """Train what was trainable when the model was compiled, as the discriminator of a GAN that is frozen later."""
+    now, compiled = _trainable(model), vars(model).get("_kte_trainable", {})
+    then = [(layer, compiled.get(id(layer), trains)) for layer, trains in now]
+    if all(a[1] == b[1] for a, b in zip(now, then, strict=True)):
+        yield
+        return
+    told(f"{model.name}: trainable= after compile", "what trained when it was compiled, as in Keras 2")
+    try:
+        _set_trainable(then)
+        yield
+    finally:
+        _set_trainable(now)
+
+
+def _set_trainable(states: Iterable[tuple[Any, bool]]) -> None:
+    for layer, trains in states:  # a model comes before its layers
+        layer.trainable = trains
 
 
 def _drop_old_options(kwargs: dict[str, Any]) -> None:
@@ -103,7 +130,8 @@ def _loop(stock: Method) -> Method:
 
     @functools.wraps(stock)
     def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return stock(self, *args, **_of_loop(kwargs))
+        with _as_compiled(self) if stock.__name__ == "fit" else contextlib.nullcontext():
+            return stock(self, *args, **_of_loop(kwargs))
 
     return loop
 
@@ -134,11 +162,12 @@ def _on_batch(stock: Method) -> Method:
     @functools.wraps(stock)
     def on_batch(self: Any, *args: Any, reset_metrics: bool = True, **kwargs: Any) -> Any:
         if reset_metrics:
-            return stock(self, *args, **kwargs)
+            with _as_compiled(self) if stock.__name__ == "train_on_batch" else contextlib.nullcontext():
+                return stock(self, *args, **kwargs)
         mapped("reset_metrics=False", "the metrics of all batches")
         vars(self)["reset_metrics"] = lambda: None  # Keras 3 resets without being asked
         try:
-            return stock(self, *args, **kwargs)
+            return on_batch(self, *args, **kwargs)
         finally:
             del vars(self)["reset_metrics"]
 
