@@ -16,9 +16,10 @@ from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.patching import replace
 from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.machine.tpu_evidence import DROPIN_ADDRESS
 from keras_tpu_ext.strategy import Scope, strategy_scope
 
-_ADDRESS = "grpc://localhost:8470"  # what a program gets that asks for an address; nothing listens there
+_ADDRESS = f"grpc://{DROPIN_ADDRESS}"  # what a program gets that asks for an address; nothing listens there
 _REHEARSE = "KTE_REHEARSE"
 
 
@@ -93,7 +94,7 @@ class TPUClusterResolver:
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
         """Return one worker, for programs that print it."""
-        return tf.train.ClusterSpec({"worker": [_ADDRESS.removeprefix("grpc://")]})
+        return tf.train.ClusterSpec({"worker": [DROPIN_ADDRESS]})
 
     def num_accelerators(self, *args: Any, **options: Any) -> dict[str, int]:
         """Return the number of cores."""
@@ -298,4 +299,4 @@ def install() -> None:
         replace(tf.config.experimental, f"tensorflow.config.experimental.{name}", _listed)
     if rehearsed_replicas() is not None or hardware.find_tpu() is not None:
         _tpu_scope()  # before the program starts JAX's devices
-        os.environ.setdefault("COLAB_TPU_ADDR", _ADDRESS.removeprefix("grpc://"))
+        os.environ.setdefault("COLAB_TPU_ADDR", DROPIN_ADDRESS)

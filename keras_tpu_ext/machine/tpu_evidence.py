@@ -24,6 +24,8 @@ _TPU_PCI_IDS: Mapping[str, tuple[str, ...]] = {
 # In the order in which `find_tpu` trusts them. A list in the last one is kept whole: TensorFlow's
 # TPUClusterResolver splits it at the commas, and its first entry alone would lose the other workers.
 _ADDRESS_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "TPU_GRPC_URL", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+# What the drop-in puts into COLAB_TPU_ADDR, for programs that read it: the TPU is in this machine.
+DROPIN_ADDRESS = "localhost:8470"
 _LOCAL_VARIABLES = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
 
 
@@ -69,7 +71,7 @@ def gather_tpu_evidence(environ: Mapping[str, str], root: str | os.PathLike[str]
     addresses = []
     for variable in _ADDRESS_VARIABLES:
         value = system.get_variable(environ, variable)
-        if value:
+        if value and value != DROPIN_ADDRESS:
             wants_scheme = variable == "COLAB_TPU_ADDR" and "://" not in value
             address = f"grpc://{value}" if wants_scheme else value
             addresses.append(TpuAddress(address, found_by=system.one_line(f"{variable}={value}")))

@@ -77,6 +77,8 @@ tf.tpu.experimental.initialize_tpu_system(resolver)
 strategy = tf.distribute.TPUStrategy(resolver)
 print(strategy.num_replicas_in_sync, strategy.cluster_resolver is resolver)
 print(tf.distribute.cluster_resolver.TPUClusterResolver.connect().num_accelerators())
+import keras_tpu_ext as kte
+print(kte.hardware.find_tpu())
 print(isinstance(strategy, tf.distribute.TPUStrategy), isinstance(strategy, tf.distribute.Strategy))
 strategy.experimental_run_v2(print)
 """
@@ -84,7 +86,7 @@ strategy.experimental_run_v2(print)
 
 def test_colabs_address_and_a_loop_of_ones_own():
     printed = run(LINE + OLD_COLAB, KTE_REHEARSE="2")
-    assert "2 True\n{'TPU': 2}\nTrue True" in printed
+    assert "2 True\n{'TPU': 2}\nNone\nTrue True" in printed
     assert "OutOfReachError: strategy.experimental_run_v2 cannot run on JAX" in printed
     assert "model.compile(...) and model.fit(...)" in printed
 

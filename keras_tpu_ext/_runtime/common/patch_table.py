@@ -144,10 +144,8 @@ dropin/tensors.py
   process: keras.KerasTensor.__getitem__: a slice may end at a size that is not known yet
 dropin/dispatcher.py
   process: tensorflow.constant, print: these do not ask a dispatcher about JAX's values
-  process: tensorflow.linalg.slogdet: it does not ask a dispatcher about JAX's values
-  process: tensorflow.signal.rfft, irfft, rfft2d, irfft2d: these do not ask a dispatcher about JAX's values
-  process: tensorflow.math.bincount: it does not ask a dispatcher about JAX's values
-  process: tensorflow.image.grayscale_to_rgb, psnr, sobel_edges: these do not ask a dispatcher about JAX's values
+  process: tensorflow.signal.rfft, irfft: these do not ask a dispatcher about JAX's values
+  process: tensorflow.image.grayscale_to_rgb, psnr: these do not ask a dispatcher about JAX's values
 dropin/tpu.py
   process: tensorflow.distribute.cluster_resolver.TPUClusterResolver: the TPU is JAX's
   process: tensorflow.distribute.TPUStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, get_strategy, has_strategy:
@@ -158,11 +156,8 @@ dropin/tpu.py
   process: tensorflow.config.list_logical_devices, list_physical_devices: JAX's TPU cores are listed
   process: tensorflow.config.experimental.list_logical_devices, list_physical_devices: JAX's TPU cores are listed
 dropin/keras_backend/__init__.py
-  process: keras.src.legacy.backend.batch_dot, batch_flatten, cast_to_floatx, categorical_crossentropy,
-    categorical_focal_crossentropy, conv1d, conv2d, conv2d_transpose, conv3d, ctc_batch_cost, depthwise_conv2d, dot,
-    gather, in_top_k, mean, moving_average_update, pool2d, pool3d, repeat, repeat_elements, resize_images, rnn,
-    separable_conv2d, softmax, sparse_categorical_crossentropy, spatial_2d_padding, spatial_3d_padding, std,
-    stop_gradient, switch, temporal_padding, update, update_add, update_sub, var, foldl, foldr, map_fn:
+  process: keras.src.legacy.backend.ctc_batch_cost, in_top_k, mean, moving_average_update, resize_images, rnn,
+    softmax, sparse_categorical_crossentropy, std, switch, update, update_add, update_sub, var, foldl, foldr, map_fn:
     on JAX values they compute with JAX
   process: keras.src.legacy.backend.batch_get_value, batch_set_value, eye, get_value, ones, random_normal_variable,
     random_uniform_variable, set_value, variable, zeros: variables are Keras's, which JAX trains
@@ -175,8 +170,8 @@ dropin/control.py
     on JAX values they compute with JAX
   process: tensorflow.compat.v2.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
     on JAX values they compute with JAX
-  process: tensorflow.random.gamma, normal, poisson, truncated_normal, uniform: each step of JAX draws anew
-  process: tensorflow.compat.v1.random.gamma, normal, poisson, truncated_normal, uniform: each step of JAX draws anew
+  process: tensorflow.random.gamma, normal, truncated_normal, uniform: each step of JAX draws anew
+  process: tensorflow.compat.v1.random.gamma, normal, truncated_normal, uniform: each step of JAX draws anew
   process: tensorflow.compat.v1.random_gamma, random_normal, random_uniform, truncated_normal: each step of JAX draws anew
   process: tensorflow.python.eager.polymorphic_function.polymorphic_function.Function.__call__:
     on JAX values it is the Python function
@@ -187,9 +182,13 @@ dropin/tf_variables.py
 dropin/old_keras/modules.py
   process: keras._tf_keras.keras.layers.AlphaDropout, ThresholdedReLU: these compute with TensorFlow
 dropin/old_keras/optimizers.py
+  process: keras.optimizers.legacy.Optimizer, Adagrad, Adam, Ftrl, RMSprop, SGD: Keras 3 has them as errors
   process: keras.optimizers.Optimizer.__init__, build, _backend_update_step, get_config:
     `lr=`, `decay=` and `epsilon=None` of Keras 2; an old program runs until the process ends
   process: keras.optimizers.LossScaleOptimizer.__init__: the arguments of mixed_precision.experimental
+dropin/old_keras/optimizer_files.py
+  process: keras.src.legacy.saving.saving_utils.compile_args_from_training_config: "Custom>Adam" of Keras 2
+  process: keras.src.legacy.saving.legacy_h5_format.load_optimizer_weights_from_hdf5_group: the order of Keras 2
 dropin/old_keras/arguments.py
   process: keras.layers.Layer.__init__, _post_build: arguments of Keras 2, `weights=` among them
   process: keras.Operation.__init__: "/" in a name
@@ -233,9 +232,6 @@ dropin/old_keras/calls.py
   process: keras.Operation.__call__: `training` and `mask` by position
   process: keras.layers.Layer.build: `model.build(shape)` makes the weights of a subclassed model
   process: keras.layers.Layer.compute_output_spec: what a user's `call` returns, not what he said of it
-dropin/old_keras/optimizer_files.py
-  process: keras.src.legacy.saving.saving_utils.compile_args_from_training_config: "Custom>Adam" of Keras 2
-  process: keras.src.legacy.saving.legacy_h5_format.load_optimizer_weights_from_hdf5_group: the order of Keras 2
 dropin/old_keras/logits.py
   process: keras.src.backend.jax.nn.softmax, sigmoid: remember what they were given
   process: keras.src.backend.jax.nn.categorical_crossentropy, sparse_categorical_crossentropy, binary_crossentropy:
