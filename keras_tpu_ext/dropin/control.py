@@ -6,7 +6,7 @@ These functions ask no dispatcher. They are replaced by argument: on TensorFlow'
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from keras import tree
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from keras_tpu_ext.dropin import tensors, tf_variables
+from keras_tpu_ext.dropin.dispatcher import by_argument
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.dropin.functions.random import is_in_layer
@@ -74,12 +75,8 @@ def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
     loop_vars: Any,
-    shape_invariants: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
+    *others: Any,
     maximum_iterations: Any = None,
-    name: str | None = None,
     **options: Any,
 ) -> Any:
     """Run `body` as long as `cond` holds: in Python where the condition is known, else in JAX."""
@@ -118,12 +115,9 @@ def map_fn(
     fn: Callable[..., Any],
     elems: Any,
     dtype: Any = None,
-    parallel_iterations: int | None = None,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    infer_shape: bool = True,
-    name: str | None = None,
+    *others: Any,
     fn_output_signature: Any = None,
+    **options: Any,
 ) -> Any:
     """Apply a function to each element along the first axis, one after the other."""
     found = jax.lax.map(lambda element: arrays(fn(element)), arrays(elems))
@@ -148,12 +142,9 @@ def scan(
     fn: Callable[..., Any],
     elems: Any,
     initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    infer_shape: bool = True,
+    *others: Any,
     reverse: bool = False,
-    name: str | None = None,
+    **options: Any,
 ) -> Any:
     """Accumulate along the first axis, and return each state."""
     start, rest = _started(arrays(elems), initializer, last=reverse)
@@ -177,19 +168,19 @@ def _started(elems: Any, initializer: Any, *, last: bool) -> tuple[Any, Any]:
     return tree.map_structure(lambda x: x[first], elems), tree.map_structure(lambda x: x[rest], elems)
 
 
-def _fold(fn: Any, elems: Any, initializer: Any, *, last: bool) -> Any:
-    start, rest = _started(arrays(elems), initializer, last=last)
-    return jax.lax.scan(lambda state, x: (_like(state, fn(state, x)), None), start, rest, reverse=last)[0]
+def _fold(*, last: bool) -> Callable[..., Any]:
+    """Return `foldl` or `foldr`."""
+
+    def fold(fn: Callable[..., Any], elems: Any, initializer: Any = None, *others: Any, **options: Any) -> Any:
+        start, rest = _started(arrays(elems), initializer, last=last)
+        return jax.lax.scan(lambda state, x: (_like(state, fn(state, x)), None), start, rest, reverse=last)[0]
+
+    return fold
 
 
-def foldl(fn: Callable[..., Any], elems: Any, initializer: Any = None, *others: Any, **options: Any) -> Any:
-    """Accumulate along the first axis, from its start."""
-    return _fold(fn, elems, initializer, last=False)
-
-
-def foldr(fn: Callable[..., Any], elems: Any, initializer: Any = None, *others: Any, **options: Any) -> Any:
-    """Accumulate along the first axis, from its end."""
-    return _fold(fn, elems, initializer, last=True)
+def _is_of_layer(arguments: Any) -> bool:
+    """Return whether a function of TensorFlow is called on values of JAX, or by a layer that computes with them."""
+    return tensors.has_jax_value(arguments) or (is_in_layer() and tf.executing_eagerly())
 
 
 def _call_of_function(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,7 +188,7 @@ def _call_of_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807, it becomes this method
-        if tensors.has_jax_value((args, kwargs)) or (is_in_layer() and tf.executing_eagerly()):
+        if _is_of_layer((args, kwargs)):
             mapped("tf.function on JAX values", "the Python function, which JAX traces")
             return self.python_function(*args, **kwargs)
         return original(self, *args, **kwargs)
@@ -224,66 +215,48 @@ def _as_condition(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 CONTROL: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop)
+    **{one.__name__: one for one in (case, cond, map_fn, scan, switch_case, vectorized_map, while_loop)},
+    "foldl": _fold(last=False),
+    "foldr": _fold(last=True),
 }
 # Of these a functional model runs the functions while it is built, which may use its tensors.
 _RUNS_ON_KERAS_TENSORS = ("case", "cond", "switch_case", "while_loop")
 
-_RANDOM = ("gamma", "normal", "poisson", "truncated_normal", "uniform")  # these get no tensor to choose by
-_RANDOM_IN_V1 = ("random_gamma", "random_normal", "random_uniform", "truncated_normal")
+_RANDOM = ("gamma", "normal", "truncated_normal", "uniform")  # these get no tensor to choose by
 
 
-def by_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that gives a function of TensorFlow its counterpart here for JAX values."""
+def _on_keras_tensors(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator for a function of `_RUNS_ON_KERAS_TENSORS`."""
 
     def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
             if not tensors.has_jax_value((args, kwargs)):
                 return original(*args, **kwargs)
-            if name in _RUNS_ON_KERAS_TENSORS:
-                mapped(f"tf.{name}", "the same on JAX")
-                return CONTROL[name](*args, **kwargs)
-            return tensors.call(name, args, kwargs)
+            mapped(f"tf.{name}", "the same on JAX")
+            return CONTROL[name](*args, **kwargs)
 
         return function
 
     return decorate
-
-
-def _in_layers(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that sends a random function to the table in layers, where TensorFlow's would draw once."""
-
-    def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if tensors.has_jax_value((args, kwargs)) or (is_in_layer() and tf.executing_eagerly()):
-                return tensors.call(name, args, kwargs)
-            return original(*args, **kwargs)
-
-        return function
-
-    return decorate
-
-
-def _modules() -> Sequence[tuple[str, Any]]:
-    return [("tensorflow", tf), ("tensorflow.compat.v1", tf.compat.v1), ("tensorflow.compat.v2", tf.compat.v2)]
 
 
 def install() -> None:
     """Replace TensorFlow's functions in the modules where programs find them."""
     TABLE.update(CONTROL, custom_gradient=with_gradient)
     makers = {name: by_argument(name) for name in CONTROL}
+    makers |= {name: _on_keras_tensors(name) for name in _RUNS_ON_KERAS_TENSORS}
     makers |= {"custom_gradient": custom_gradient, "recompute_grad": recompute_grad}
-    for path, module in _modules():
+    v1, v2 = tf.compat.v1, tf.compat.v2
+    for path, module in (("tensorflow", tf), ("tensorflow.compat.v1", v1), ("tensorflow.compat.v2", v2)):
         for name, make in makers.items():
             replace(module, f"{path}.{name}", make)
     for name in _RANDOM:
-        for path, module in (("tensorflow.random", tf.random), ("tensorflow.compat.v1.random", tf.compat.v1.random)):
-            replace(module, f"{path}.{name}", _in_layers(f"random.{name}"))
-    for name in _RANDOM_IN_V1:
-        replace(tf.compat.v1, f"tensorflow.compat.v1.{name}", _in_layers(f"random.{name.removeprefix('random_')}"))
+        make = by_argument(f"random.{name}", _is_of_layer)
+        replace(tf.random, f"tensorflow.random.{name}", make)
+        replace(v1.random, f"tensorflow.compat.v1.random.{name}", make)
+        old = name if name.startswith("truncated") else f"random_{name}"
+        replace(v1, f"tensorflow.compat.v1.{old}", make)
     replace(polymorphic_function.Function, f"{polymorphic_function.__name__}.Function.__call__", _call_of_function)
     replace(jax.core.Tracer, "jax.core.Tracer.__bool__", _as_condition)
     tf_variables.install()

@@ -1,7 +1,7 @@
 """TensorFlow's functions on JAX values, through TensorFlow's own dispatcher.
 
-A TensorFlow function that gets a value it cannot convert asks the registered dispatchers, as it did for the tensors of
-Keras 2. Functions that do not ask are replaced by argument: on TensorFlow's tensors they stay what they are.
+A TensorFlow function that gets a value it cannot convert asks the registered dispatchers, as it did for the tensors
+of Keras 2. Functions that do not ask are replaced by argument: on TensorFlow's tensors they stay what they are.
 """
 
 from __future__ import annotations
@@ -22,13 +22,8 @@ _DIRECT = (
     "print",
     "image.grayscale_to_rgb",
     "image.psnr",
-    "image.sobel_edges",
-    "linalg.slogdet",
-    "math.bincount",
     "signal.irfft",
-    "signal.irfft2d",
     "signal.rfft",
-    "signal.rfft2d",
 )
 
 
@@ -45,15 +40,20 @@ def _name_of(op: Any) -> str:
     return str(name or getattr(op, "__name__", op))
 
 
-def by_argument(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that sends a TensorFlow function to the table where it gets a JAX value."""
+def by_argument(
+    name: str, is_chosen: Callable[[Any], bool] = has_jax_value
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that sends a TensorFlow function to the table where it gets a JAX value.
+
+    Args:
+        name: Its name in the table.
+        is_chosen: Whether it goes there, if that is not for its arguments.
+    """
 
     def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            if has_jax_value((args, kwargs)):
-                return call(name, args, kwargs)
-            return original(*args, **kwargs)
+            return call(name, args, kwargs) if is_chosen((args, kwargs)) else original(*args, **kwargs)
 
         return function
 

@@ -56,8 +56,8 @@ def _gradient(value: Any, found: Any) -> Any:
     return jnp.zeros_like(value) if found is None else jnp.broadcast_to(array(found), value.shape).astype(value.dtype)
 
 
-def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.custom_gradient`, whose functions run on JAX values too."""
+def _decorator(original: Callable[..., Any], on_jax: Callable[..., Any]) -> Callable[..., Any]:
+    """Return TensorFlow's decorator, whose functions run on JAX values too, as `on_jax(function, args, kwargs)`."""
 
     def decorate(f: Any = None) -> Any:
         if f is None:
@@ -67,27 +67,24 @@ def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)
         def function(*args: Any, **kwargs: Any) -> Any:
             if tensors.has_jax_value((args, kwargs)):
-                return tensors.call("custom_gradient", (f, *args), kwargs)
+                return on_jax(f, args, kwargs)
             return on_tensorflow(*args, **kwargs)
 
         return function
 
     return decorate
+
+
+def custom_gradient(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `tf.custom_gradient`."""
+    return _decorator(original, lambda f, args, kwargs: tensors.call("custom_gradient", (f, *args), kwargs))
 
 
 def recompute_grad(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.recompute_grad`, whose functions run on JAX values too."""
+    """Return `tf.recompute_grad`: on JAX nothing is computed twice."""
 
-    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
-        on_tensorflow = original(f)
+    def run(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        mapped("tf.recompute_grad", "the same numbers, without computing twice")
+        return f(*args, **kwargs)
 
-        @functools.wraps(f)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if tensors.has_jax_value((args, kwargs)):
-                mapped("tf.recompute_grad", "the same numbers, without computing twice")
-                return f(*args, **kwargs)
-            return on_tensorflow(*args, **kwargs)
-
-        return function
-
-    return decorate
+    return _decorator(original, run)

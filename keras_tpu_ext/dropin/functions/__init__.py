@@ -12,7 +12,6 @@ from typing import Any
 
 from keras_tpu_ext.dropin.functions import (
     arrays,
-    colours,
     debugging,
     elementwise,
     images,
@@ -24,7 +23,7 @@ from keras_tpu_ext.dropin.functions import (
 )
 from keras_tpu_ext.dropin.functions.arguments import bind
 
-ROOMS = (elementwise, reductions, arrays, indexing, linalg, nn, images, colours, random, debugging)
+ROOMS = (elementwise, reductions, arrays, indexing, linalg, nn, images, random, debugging)
 
 TABLE: dict[str, Callable[..., Any]] = {
     name: bind(name, function) for room in ROOMS for name, function in room.FUNCTIONS.items()

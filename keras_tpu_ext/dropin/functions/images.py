@@ -1,4 +1,4 @@
-"""The functions of `tf.image` without randomness: sizes, places and measures; colours are in colours.py."""
+"""The functions of `tf.image` without randomness."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.functions.arguments import number, numbers, tensor
-from keras_tpu_ext.dropin.functions.colours import convert_image_dtype
+from keras_tpu_ext.dropin.functions.arguments import number
 from keras_tpu_ext.dropin.functions.elementwise import absolute
 from keras_tpu_ext.dropin.functions.nn import depthwise
 
@@ -21,12 +19,9 @@ Array = Any
 _METHODS = {"bilinear": "linear", "bicubic": "cubic", "lanczos3": "lanczos3", "lanczos5": "lanczos5"}
 
 
-def resize(x: Any, size: Any, method: Any, keep_ratio: bool, antialias: bool) -> Array:
+def _resize(x: Array, size: Any, method: Any, antialias: bool) -> Array:
     """Resize height and width; the result is float32, unless the method is nearest or there is nothing to do."""
-    x, (height, width) = tensor(x), numbers(size)
-    if keep_ratio:
-        scale = np.minimum(np.float32(height / x.shape[-3]), np.float32(width / x.shape[-2]))
-        height, width = (int(np.round(scale * np.float32(x.shape[axis]))) for axis in (-3, -2))
+    height, width = size
     if (height, width) == x.shape[-3:-1]:
         return x if method == "nearest" else x.astype("float32")
     if method == "nearest":
@@ -42,33 +37,30 @@ def resize(x: Any, size: Any, method: Any, keep_ratio: bool, antialias: bool) ->
 
 
 def _nearest(x: Array, size: Any, axis: int) -> Array:
-    have, want = tensor(x.shape[axis]).astype("float32"), tensor(size).astype("float32")
+    have, want = jnp.asarray(x.shape[axis]).astype("float32"), jnp.asarray(size).astype("float32")
     indices = jnp.minimum(jnp.floor((jnp.arange(size) + 0.5) * (have / want)), have - 1)
     return jnp.take(x, indices.astype("int32"), axis=axis)
 
 
-def resize_with_pad(x: Any, height: Any, width: Any, method: Any, antialias: bool) -> Array:
+def _resize_with_pad(x: Array, height: int, width: int, method: Any, antialias: bool) -> Array:
     """Resize without changing the ratio of height and width, and pad with zeros."""
-    x, height, width = tensor(x), number(height), number(width)
     ratio = max(x.shape[-2] / width, x.shape[-3] / height)
     inner = (x.shape[-3] / ratio, x.shape[-2] / ratio)
-    resized = resize(x, [math.floor(size) for size in inner], method, False, antialias)
+    resized = _resize(x, [math.floor(size) for size in inner], method, antialias)
     top, left = (max(0, math.floor((want - got) / 2)) for want, got in zip((height, width), inner, strict=True))
-    return pad_to_box(resized, top, left, height, width)
+    return _pad_to_box(resized, top, left, height, width)
 
 
-def pad_to_box(x: Any, top: Any, left: Any, height: Any, width: Any) -> Array:
-    """Put an image into a larger one of zeros."""
-    x, top, left, height, width = tensor(x), number(top), number(left), number(height), number(width)
+def _pad_to_box(x: Array, top: Any, left: Any, height: int, width: int) -> Array:
+    top, left = number(top), number(left)
     spaces = [(top, height - top - x.shape[-3]), (left, width - left - x.shape[-2])]
     if min(map(min, spaces)) < 0:
         raise ValueError(f"tf.image.pad_to_bounding_box: {x.shape[-3:-1]} does not fit at {(top, left)}")
     return jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [*spaces, (0, 0)])
 
 
-def crop_to_box(x: Any, top: Any, left: Any, height: Any, width: Any) -> Array:
+def _crop_to_box(x: Array, top: Any, left: Any, height: int, width: int) -> Array:
     """Return a part of an image, which must lie in it; where it begins may depend on data."""
-    x, height, width = tensor(x), number(height), number(width)
     if any(isinstance(at, jax.core.Tracer) for at in (top, left)):
         part = jax.lax.dynamic_slice_in_dim(x, top, height, x.ndim - 3)
         return jax.lax.dynamic_slice_in_dim(part, left, width, x.ndim - 2)
@@ -78,39 +70,36 @@ def crop_to_box(x: Any, top: Any, left: Any, height: Any, width: Any) -> Array:
     return x[..., top : top + height, left : left + width, :]
 
 
-def resize_with_crop_or_pad(x: Any, height: Any, width: Any) -> Array:
-    """Crop or pad on all sides."""
-    x, height, width = tensor(x), number(height), number(width)
+def _resize_with_crop_or_pad(x: Array, height: int, width: int) -> Array:
     more = (height - x.shape[-3], width - x.shape[-2])
     top, left = (max(-extra // 2, 0) for extra in more)
-    x = crop_to_box(x, top, left, min(height, x.shape[-3]), min(width, x.shape[-2]))
+    x = _crop_to_box(x, top, left, min(height, x.shape[-3]), min(width, x.shape[-2]))
     top, left = (max(extra // 2, 0) for extra in more)
-    return pad_to_box(x, top, left, height, width)
+    return _pad_to_box(x, top, left, height, width)
 
 
-def central_crop(x: Any, fraction: Any) -> Array:
-    """Return the centre, a fraction of height and width."""
-    x, fraction = tensor(x), float(fraction)
-    if not 0 < fraction <= 1:
+def _central_crop(x: Array, fraction: Any) -> Array:
+    if not 0 < float(fraction) <= 1:
         raise ValueError("central_fraction must be within (0, 1]")
-    top, left = (int((size - size * fraction) / 2) for size in x.shape[-3:-1])
+    top, left = (int((size - size * float(fraction)) / 2) for size in x.shape[-3:-1])
     return x[..., top : x.shape[-3] - top, left : x.shape[-2] - left, :]
 
 
-def extract_patches(x: Any, sizes: Any, strides: Any, rates: Any, padding: str) -> Array:
+def _extract_patches(x: Array, sizes: Any, strides: Any, rates: Any, padding: str) -> Array:
     """Return the patches of an image, each as one vector."""
-    x = tensor(x)
-    sizes, strides, rates = (numbers(value)[1:3] for value in (sizes, strides, rates))
     patches = jax.lax.conv_general_dilated_patches(
-        x, sizes, strides, padding.upper(), rhs_dilation=rates, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        x,
+        *(sizes[1:3], strides[1:3], padding.upper()),
+        rhs_dilation=rates[1:3],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )  # whose vectors have channels first
     places = patches.shape[:3]
     return jnp.moveaxis(patches.reshape(*places, x.shape[-1], -1), -1, -2).reshape(*places, -1)
 
 
-def crop_and_resize(x: Any, boxes: Any, indices: Any, size: Any, method: str, outside: Any) -> Array:
+def _crop_and_resize(x: Array, boxes: Array, indices: Array, size: Any, method: str, outside: Any) -> Array:
     """Return the parts of images that lie in boxes, given as fractions, in one size."""
-    x, boxes, indices, size = tensor(x).astype("float32"), tensor(boxes), tensor(indices), numbers(size)
+    x = x.astype("float32")
 
     def positions(first: Array, last: Array, length: int, count: int) -> Array:
         if count == 1:
@@ -122,138 +111,162 @@ def crop_and_resize(x: Any, boxes: Any, indices: Any, size: Any, method: str, ou
         columns = positions(box[1], box[3], x.shape[2], size[1])[None, :]
         inside = (rows >= 0) & (rows <= x.shape[1] - 1) & (columns >= 0) & (columns <= x.shape[2] - 1)
         at = list(jnp.broadcast_arrays(jnp.clip(rows, 0, x.shape[1] - 1), jnp.clip(columns, 0, x.shape[2] - 1)))
-        if method == "nearest":
-            at = [jnp.floor(where + 0.5) for where in at]
+        at = [jnp.floor(where + 0.5) for where in at] if method == "nearest" else at
         sample = jax.vmap(lambda plane: jax.scipy.ndimage.map_coordinates(plane, at, order=1, mode="nearest"), -1, -1)
         return jnp.where(inside[..., None], sample(x[index]), outside)
 
     return jax.vmap(crop)(boxes, indices)
 
 
-def total_variation(x: Any) -> Array:
-    """Return the sum of the absolute differences of neighbours."""
-    x, axes = tensor(x), (-3, -2, -1)
-    return sum(jnp.sum(absolute(jnp.diff(x, axis=axis)), axes) for axis in (-3, -2))
+def _total_variation(x: Array) -> Array:
+    return sum(jnp.sum(absolute(jnp.diff(x, axis=axis)), (-3, -2, -1)) for axis in (-3, -2))
 
 
-def image_gradients(x: Any) -> tuple[Array, Array]:
+def _image_gradients(x: Array) -> tuple[Array, Array]:
     """Return the differences to the next row and column, 0 at the end."""
-    x = tensor(x)
     rows, columns = jnp.diff(x, axis=1), jnp.diff(x, axis=2)
     return jnp.pad(rows, [(0, 0), (0, 1), (0, 0), (0, 0)]), jnp.pad(columns, [(0, 0), (0, 0), (0, 1), (0, 0)])
 
 
-def sobel_edges(x: Any) -> Array:
-    """Return both edges of each channel, in a new last axis."""
-    x = tensor(x)
-    rows = np.array([[-1, -2, -1], [0, 0, 0], [1, 2, 1]], x.dtype)
-    kernel = np.tile(np.stack([rows, rows.T], -1)[:, :, None], [1, 1, x.shape[-1], 1])
-    padded = jnp.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
-    return depthwise(padded, jnp.asarray(kernel), 1, "VALID", None, 1).reshape(*x.shape, 2)
+def _per_image_standardization(x: Array) -> Array:
+    x = x.astype("float32")
+    count = jnp.asarray(math.prod(x.shape[-3:])).astype("float32")
+    spread = jnp.maximum(jnp.std(x, (-3, -2, -1), keepdims=True), jax.lax.rsqrt(count))
+    return (x - jnp.mean(x, (-3, -2, -1), keepdims=True)) / spread
 
 
-def per_image_standardization(x: Any) -> Array:
-    """Give each image mean 0 and variance 1."""
-    x = tensor(x).astype("float32")
-    count = tensor(math.prod(x.shape[-3:])).astype("float32")
-    mean = jnp.mean(x, (-3, -2, -1), keepdims=True)
-    spread = jnp.std(x, (-3, -2, -1), keepdims=True)
-    return (x - mean) / jnp.maximum(spread, jax.lax.rsqrt(count))
+def _as_floats(a: Array, b: Array, largest: Any) -> tuple[Array, Array, Array]:
+    largest = jnp.asarray(largest).astype(a.dtype)
+    a, b, largest = (_convert_dtype(one, "float32", False) for one in (a, b, largest))
+    return a, b, largest
 
 
-def psnr(a: Any, b: Any, largest: Any) -> Array:
-    """Return the peak signal-to-noise ratio."""
-    largest = _as_image_of(largest, tensor(a))
-    a, b = convert_image_dtype(a, "float32", False), convert_image_dtype(b, "float32", False)
+def _psnr(a: Array, b: Array, largest: Any) -> Array:
+    a, b, largest = _as_floats(a, b, largest)
     error = jnp.mean(jnp.square(a - b), (-3, -2, -1))
     return 20 * jnp.log(largest) / math.log(10) - 10 / math.log(10) * jnp.log(error)
 
 
-def _as_image_of(value: Any, x: Array) -> Array:
-    return convert_image_dtype(tensor(value).astype(x.dtype), "float32", False)
-
-
-def _similarity(a: Array, b: Array, largest: Any, size: Any, sigma: Any, k1: Any, k2: Any) -> tuple[Array, Array]:
-    """Return luminance times structure, and structure, of each place and channel."""
-    squares = -0.5 * np.square(np.arange(number(size)) - (number(size) - 1) / 2) / sigma**2
+def _ssim(a: Array, b: Array, largest: Any, size: int, sigma: Any, k1: Any, k2: Any) -> Array:
+    """Return the structural similarity: luminance times structure, on average."""
+    a, b, largest = _as_floats(a, b, largest)
+    squares = -0.5 * np.square(np.arange(size) - (size - 1) / 2) / sigma**2
     weights = np.exp(squares[:, None] + squares[None, :])
     kernel = np.tile((weights / weights.sum())[:, :, None, None], [1, 1, a.shape[-1], 1]).astype("float32")
 
     def average(x: Array) -> Array:
-        mean = depthwise(x.reshape(-1, *x.shape[-3:]), jnp.asarray(kernel), 1, "VALID", None, 1)
+        mean = depthwise(x.reshape(-1, *x.shape[-3:]), kernel, 1, "VALID", None, 1)
         return mean.reshape(*x.shape[:-3], *mean.shape[1:])
 
     c1, c2 = (k1 * largest) ** 2, (k2 * largest) ** 2
     mean_a, mean_b = average(a), average(b)
     product, squared = 2 * mean_a * mean_b, jnp.square(mean_a) + jnp.square(mean_b)
     structure = (2 * average(a * b) - product + c2) / (average(jnp.square(a) + jnp.square(b)) - squared + c2)
-    return (product + c1) / (squared + c1) * structure, structure
+    return jnp.mean((product + c1) / (squared + c1) * structure, (-3, -2, -1))
 
 
-def ssim(a: Any, b: Any, largest: Any, size: Any, sigma: Any, k1: Any, k2: Any, index_map: bool) -> Array:
-    """Return the structural similarity."""
-    largest = _as_image_of(largest, tensor(a))
-    a, b = convert_image_dtype(a, "float32", False), convert_image_dtype(b, "float32", False)
-    similarity, _ = _similarity(a, b, largest, size, sigma, k1, k2)
-    return jnp.mean(similarity, -1 if index_map else (-3, -2, -1))
-
-
-def ssim_multiscale(a: Any, b: Any, largest: Any, powers: Any, size: Any, sigma: Any, k1: Any, k2: Any) -> Array:
-    """Return the product of the structural similarities of the images, halved again and again."""
-    largest = _as_image_of(largest, tensor(a))
-    a, b = convert_image_dtype(a, "float32", False), convert_image_dtype(b, "float32", False)
-    product: Any = 1.0
-    for scale, power in enumerate(powers):
-        a, b = (_halved(a), _halved(b)) if scale else (a, b)
-        similarity, structure = _similarity(a, b, largest, size, sigma, k1, k2)
-        chosen = jnp.mean(structure if scale < len(powers) - 1 else similarity, (-3, -2))
-        product = product * jax.nn.relu(chosen) ** power
-    return jnp.mean(product, -1)
-
-
-def _halved(x: Array) -> Array:
-    flat = x.reshape(-1, *x.shape[-3:])
-    padded = jnp.pad(flat, [(0, 0), (0, x.shape[-3] % 2), (0, x.shape[-2] % 2), (0, 0)], mode="symmetric")
-    half = keras.ops.average_pool(padded, 2, 2, "valid", "channels_last")
-    return half.reshape(*x.shape[:-3], *half.shape[1:])
-
-
-def _transposed(x: Any) -> Array:
-    return jnp.swapaxes(tensor(x), -3, -2)
-
-
-def _choosing_boxes(name: str) -> Callable[..., Any]:
-    def call(*_: Any) -> Any:
+def _convert_dtype(x: Any, to: Any, saturate: Any) -> Array:
+    """Cast an image; what has integers has their whole range, floats have 0 to 1."""
+    x = jnp.asarray(x)
+    of_integers, to_integers = jnp.issubdtype(x.dtype, jnp.integer), jnp.issubdtype(to, jnp.integer)
+    if x.dtype == to:
+        return x
+    if of_integers and to_integers:
         raise out_of_reach(
-            what=f"tf.image.{name}",
-            why="the number of its boxes depends on the data",
-            write="the call after predict, on the arrays that it returns",
+            what=f"tf.image.convert_image_dtype from {x.dtype} to {to}",
+            why="the drop-in has it from or to floats",
+            write="the call in the tf.data pipeline",
         )
+    if of_integers:
+        return x.astype(to) * (1 / jnp.iinfo(x.dtype).max)
+    if not to_integers:
+        return x.astype(to)
+    scaled = x * (jnp.iinfo(to).max + 0.5)
+    if not saturate:
+        return scaled.astype(to)
+    low, high = max(jnp.iinfo(to).min, float(jnp.finfo(scaled.dtype).min)), jnp.iinfo(to).max
+    return jnp.where(scaled >= high, high, jnp.clip(scaled, low, None)).astype(to)
+
+
+def _on_floats(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Let `function` have an image of floats, and return one of the dtype that was given."""
+
+    def call(x: Array, *values: Any) -> Array:
+        floats = x.dtype if x.dtype in (jnp.float16, jnp.float32) else "float32"
+        return _convert_dtype(function(_convert_dtype(x, floats, False), *values), x.dtype, True)
 
     return call
 
 
-_BOXES = ("non_max_suppression", "non_max_suppression_with_scores", "combined_non_max_suppression")
+def _adjust_contrast(x: Array, factor: Any) -> Array:
+    mean = jnp.mean(x, (-3, -2), keepdims=True)
+    return (x - mean) * factor + mean
+
+
+def _adjust_saturation(x: Array, factor: Any) -> Array:
+    hue, saturation, value = jnp.moveaxis(_rgb_to_hsv(x), -1, 0)
+    return _hsv_to_rgb(jnp.stack([hue, jnp.clip(saturation * factor, 0, 1), value], -1))
+
+
+def _adjust_hue(x: Array, delta: Any) -> Array:
+    hue, saturation, value = jnp.moveaxis(_rgb_to_hsv(x), -1, 0)
+    return _hsv_to_rgb(jnp.stack([jnp.mod(hue + delta, 1), saturation, value], -1))
+
+
+def _rgb_to_hsv(x: Array) -> Array:
+    red, green, blue = jnp.moveaxis(x, -1, 0)
+    value = jnp.maximum(jnp.maximum(red, green), blue)
+    spread = value - jnp.minimum(jnp.minimum(red, green), blue)
+    saturation = jnp.where(value > 0, spread / jnp.where(value > 0, value, 1), 0)
+    norm = 1 / (6 * jnp.where(spread > 0, spread, 1))
+    of_green, of_blue = norm * (blue - red) + 2 / 6, norm * (red - green) + 4 / 6
+    hue = jnp.where(red == value, norm * (green - blue), jnp.where(green == value, of_green, of_blue))
+    hue = jnp.where(spread > 0, hue, 0)
+    return jnp.stack([jnp.where(hue < 0, hue + 1, hue), saturation, value], -1)
+
+
+def _hsv_to_rgb(x: Array) -> Array:
+    hue, saturation, value = jnp.moveaxis(x, -1, 0)
+    turn = hue * 6
+    parts = [jnp.abs(turn - 3) - 1, 2 - jnp.abs(turn - 2), 2 - jnp.abs(turn - 4)]
+    return jnp.stack([((1 - saturation) + saturation * jnp.clip(part, 0, 1)) * value for part in parts], -1)
+
+
+def _rgb_to_grayscale(x: Array) -> Array:
+    gray = jnp.sum(_convert_dtype(x, "float32", False) * np.float32([0.2989, 0.587, 0.114]), -1, keepdims=True)
+    return _convert_dtype(gray, x.dtype, False)
+
+
+COLOURS: dict[str, Callable[..., Array]] = {
+    "image.adjust_brightness": _on_floats(lambda x, delta: x + delta),
+    "image.adjust_contrast": _on_floats(_adjust_contrast),
+    "image.adjust_gamma": _on_floats(lambda x, gamma, gain: gain * x**gamma),
+    "image.adjust_saturation": _on_floats(_adjust_saturation),
+    "image.adjust_hue": _on_floats(_adjust_hue),
+}
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "image.resize": resize,
-    "image.resize_with_pad": resize_with_pad,
-    "image.resize_with_crop_or_pad": resize_with_crop_or_pad,
-    "image.pad_to_bounding_box": pad_to_box,
-    "image.crop_to_bounding_box": crop_to_box,
-    "image.central_crop": central_crop,
-    "image.crop_and_resize": crop_and_resize,
-    "image.extract_patches": extract_patches,
-    "image.flip_left_right": lambda x: jnp.flip(tensor(x), -2),
-    "image.flip_up_down": lambda x: jnp.flip(tensor(x), -3),
-    "image.rot90": lambda x, k: jnp.rot90(tensor(x), number(k), (-3, -2)),
-    "image.transpose": _transposed,
-    "image.total_variation": total_variation,
-    "image.image_gradients": image_gradients,
-    "image.sobel_edges": sobel_edges,
-    "image.per_image_standardization": per_image_standardization,
-    "image.psnr": psnr,
-    "image.ssim": ssim,
-    "image.ssim_multiscale": ssim_multiscale,
-    **{f"image.{name}": _choosing_boxes(name) for name in _BOXES},
+    **COLOURS,
+    "image.central_crop": _central_crop,
+    "image.convert_image_dtype": _convert_dtype,
+    "image.crop_and_resize": _crop_and_resize,
+    "image.crop_to_bounding_box": _crop_to_box,
+    "image.extract_patches": _extract_patches,
+    "image.flip_left_right": lambda x: jnp.flip(x, -2),
+    "image.flip_up_down": lambda x: jnp.flip(x, -3),
+    "image.grayscale_to_rgb": lambda x: jnp.repeat(x, 3, axis=-1),
+    "image.hsv_to_rgb": _hsv_to_rgb,
+    "image.image_gradients": _image_gradients,
+    "image.pad_to_bounding_box": _pad_to_box,
+    "image.per_image_standardization": _per_image_standardization,
+    "image.psnr": _psnr,
+    "image.resize": _resize,
+    "image.resize_with_crop_or_pad": _resize_with_crop_or_pad,
+    "image.resize_with_pad": _resize_with_pad,
+    "image.rgb_to_grayscale": _rgb_to_grayscale,
+    "image.rgb_to_hsv": _rgb_to_hsv,
+    "image.rot90": lambda x, k: jnp.rot90(x, k, (-3, -2)),
+    "image.ssim": _ssim,
+    "image.total_variation": _total_variation,
+    "image.transpose": lambda x: jnp.swapaxes(x, -3, -2),
 }

@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.functions.arguments import dtype, number, numbers, tensor, tensors
+from keras_tpu_ext.dropin.functions.arguments import number, numbers
 
 Array = Any
 
@@ -23,18 +22,29 @@ def _of_data(name: str, write: str) -> Callable[..., Array]:
     return call
 
 
-def where(condition: Any, x: Any, y: Any) -> Array:
-    """Choose between two arrays."""
+_PIPELINE, _AFTER = "the call in the tf.data pipeline", "the call after predict, on the arrays that it returns"
+# What JAX cannot have in a program that is compiled once.
+_OF_DATA = {
+    "boolean_mask": "tf.where(mask, x, 0.0), and divide by the sum of the mask",
+    "dynamic_partition": "tf.where(partitions == i, x, 0.0) for each i",
+    "unique": _PIPELINE,
+    "unique_with_counts": _PIPELINE,
+    "image.non_max_suppression": _AFTER,
+    "image.combined_non_max_suppression": _AFTER,
+}
+
+
+def _where(condition: Array, x: Any, y: Any) -> Array:
     if x is None and y is None:
         return _of_data("where(condition)", "tf.where(condition, x, 0.0), and sums over it")()
-    return jnp.where(tensor(condition), *tensors(x, y))
+    return jnp.where(condition, x, y)
 
 
-def gather(params: Any, indices: Any, validate: Any, axis: Any, batch_dims: Any) -> Array:
+def _gather(params: Array, indices: Any, axis: Any, batch_dims: int) -> Array:
     """Return slices of `params`, with one index after the other; NaN where an index is too large."""
-    params, indices, batch = tensor(params), tensor(indices), number(batch_dims)
-    batch = batch % max(indices.ndim, 1)
-    axis = batch if axis is None else number(axis) % params.ndim
+    indices = jnp.asarray(indices)
+    batch = batch_dims % max(indices.ndim, 1)
+    axis = batch if axis is None else axis % params.ndim
 
     def take(params: Array, indices: Array) -> Array:
         return jnp.take(params, indices, axis=axis - batch)
@@ -44,15 +54,13 @@ def gather(params: Any, indices: Any, validate: Any, axis: Any, batch_dims: Any)
     return take(params, indices)
 
 
-def gather_nd(params: Any, indices: Any, batch_dims: Any, policy: Any = "") -> Array:
-    """Return the slices of `params` at these positions."""
-
+def _gather_nd(params: Array, indices: Array, batch_dims: int) -> Array:
     def take(params: Array, indices: Array) -> Array:
         return params.at[_position(indices)].get(mode="fill")
 
-    for _ in range(number(batch_dims)):
+    for _ in range(batch_dims):
         take = jax.vmap(take)
-    return take(tensor(params), tensor(indices))
+    return take(params, indices)
 
 
 def _position(indices: Array) -> tuple[Array, ...]:
@@ -60,122 +68,59 @@ def _position(indices: Array) -> tuple[Array, ...]:
 
 
 def _scatter(method: str) -> Callable[..., Array]:
-    def call(x: Any, indices: Any, updates: Any, policy: Any = "") -> Array:
-        x, updates = tensors(x, updates)
-        return getattr(tensor(x).at[_position(tensor(indices))], method)(updates)
-
-    return call
+    return lambda x, indices, updates: getattr(x.at[_position(indices)], method)(updates)
 
 
-def scatter_nd(indices: Any, updates: Any, shape: Any, policy: Any = "") -> Array:
-    """Add updates at these positions of an array of zeros."""
-    updates = tensor(updates)
-    return jnp.zeros(numbers(shape), updates.dtype).at[_position(tensor(indices))].add(updates)
-
-
-def slice_of(x: Any, begin: Any, size: Any) -> Array:
-    """Return a part of the array; a size of -1 is all that is left."""
-    x, sizes = tensor(x), numbers(size)
-    starts = list(begin) if isinstance(begin, (list, tuple, np.ndarray)) else list(jnp.asarray(begin))
+def _slice(x: Array, begin: Any, sizes: tuple[Any, ...]) -> Array:
+    """Return a part of an array; where it starts may depend on data."""
+    starts = list(begin)
     if any(isinstance(start, jax.core.Tracer) for start in starts):
         if -1 in sizes:
-            raise out_of_reach(
-                what="tf.slice from a start that is computed from data with size -1",
-                why="the size of its result depends on the data",
-                write="the size as a number",
-            )
+            return _of_data("slice from a start that is computed from data with size -1", "the size as a number")()
         return lax.dynamic_slice(x, starts, sizes)
     begins = numbers(starts)
     ends = [None if size == -1 else start + size for start, size in zip(begins, sizes, strict=True)]
     return x[tuple(slice(start, end) for start, end in zip(begins, ends, strict=True))]
 
 
-def strided_slice(
-    x: Any,
-    begin: Any,
-    end: Any,
-    strides: Any,
-    begin_mask: int,
-    end_mask: int,
-    ellipsis: int,
-    new: int,
-    shrink: int,
-    var: Any,
-) -> Array:
-    """Return x[begin:end:strides]; each bit of a mask is about one of the indices."""
-    begins, ends = numbers(begin), numbers(end)
-    steps = (1,) * len(begins) if strides is None else numbers(strides)
-
-    def index(at: int) -> Any:
-        def has(mask: int) -> bool:
-            return bool(mask >> at & 1)
-
-        if has(ellipsis) or has(new):
-            return ... if has(ellipsis) else None
-        if has(shrink):
-            return begins[at]
-        return slice(None if has(begin_mask) else begins[at], None if has(end_mask) else ends[at], steps[at])
-
-    return tensor(x)[tuple(index(at) for at in range(len(begins)))]
+def _embedding_lookup(params: Any, ids: Any) -> Array:
+    return jnp.take(params, jnp.asarray(ids), axis=0)
 
 
-def embedding_lookup(params: Any, ids: Any, max_norm: Any) -> Array:
-    """Return rows of `params`."""
-    rows = params[0] if isinstance(params, (list, tuple)) and len(params) == 1 else params
-    found = jnp.take(tensor(rows), tensor(ids), axis=0)
-    if max_norm is None:
-        return found
-    axis = tuple(range(np.ndim(ids), found.ndim))
-    return found * jnp.minimum(1, max_norm * lax.rsqrt(jnp.sum(jnp.square(found), axis, keepdims=True)))
-
-
-def searchsorted(ordered: Any, values: Any, side: str, to: Any) -> Array:
+def _searchsorted(ordered: Array, values: Array, side: str, to: Any) -> Array:
     """Return where values would stand in order, in the last axis."""
 
     def search(ordered: Array, values: Array) -> Array:
         return jnp.searchsorted(ordered, values, side=side)
 
-    ordered, values = tensor(ordered), tensor(values)
     for _ in range(ordered.ndim - 1):
         search = jax.vmap(search)
-    return search(ordered, values).astype(dtype(to))
+    return search(ordered, jnp.asarray(values)).astype(to)
 
 
-def reverse_sequence(x: Any, lengths: Any, axis: Any, batch_axis: Any) -> Array:
+def _reverse_sequence(x: Array, lengths: Array, axis: int, batch_axis: int | None) -> Array:
     """Reverse the first elements of each row, as many as its length says."""
-    x, axis, batch = tensor(x), number(axis), number(batch_axis or 0)
+    batch = number(batch_axis or 0)
     moved = jnp.moveaxis(x, (batch, axis), (0, 1))
-    steps, lengths = jnp.arange(moved.shape[1]), tensor(lengths)[:, None]
+    steps, lengths = jnp.arange(moved.shape[1]), lengths[:, None]
     indices = jnp.where(steps < lengths, lengths - 1 - steps, steps)
-    return jnp.moveaxis(
-        jax.vmap(lambda row, index: jnp.take(row, index, axis=0))(moved, indices), (0, 1), (batch, axis)
-    )
-
-
-def invert_permutation(x: Any) -> Array:
-    """Return the permutation that undoes this one."""
-    x = tensor(x)
-    return jnp.zeros_like(x).at[x].set(jnp.arange(x.shape[0], dtype=x.dtype))
+    taken = jax.vmap(lambda row, index: jnp.take(row, index, axis=0))(moved, indices)
+    return jnp.moveaxis(taken, (0, 1), (batch, axis))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "where": where,
-    "boolean_mask": _of_data("boolean_mask", "tf.where(mask, x, 0.0), and divide by the sum of the mask"),
-    "unique": _of_data("unique", "the call in the tf.data pipeline"),
-    "unique_with_counts": _of_data("unique_with_counts", "the call in the tf.data pipeline"),
-    "dynamic_partition": _of_data("dynamic_partition", "tf.where(partitions == i, x, 0.0) for each i"),
-    "gather": gather,
-    "gather_nd": gather_nd,
-    "scatter_nd": scatter_nd,
+    **{name: _of_data(name, write) for name, write in _OF_DATA.items()},
+    "where": _where,
+    "gather": _gather,
+    "gather_nd": _gather_nd,
+    "scatter_nd": lambda indices, updates, shape: jnp.zeros(shape, updates.dtype).at[_position(indices)].add(updates),
     "tensor_scatter_nd_update": _scatter("set"),
     "tensor_scatter_nd_add": _scatter("add"),
     "tensor_scatter_nd_sub": _scatter("subtract"),
     "tensor_scatter_nd_max": _scatter("max"),
     "tensor_scatter_nd_min": _scatter("min"),
-    "slice": slice_of,
-    "strided_slice": strided_slice,
-    "searchsorted": searchsorted,
-    "reverse_sequence": reverse_sequence,
-    "math.invert_permutation": invert_permutation,
-    "nn.embedding_lookup": embedding_lookup,
+    "slice": _slice,
+    "searchsorted": _searchsorted,
+    "reverse_sequence": _reverse_sequence,
+    "nn.embedding_lookup": _embedding_lookup,
 }

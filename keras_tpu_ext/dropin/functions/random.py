@@ -18,8 +18,7 @@ from keras.src.backend import in_symbolic_scope
 from keras.src.backend.common.global_state import get_global_attribute
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.functions import colours
-from keras_tpu_ext.dropin.functions.arguments import dtype, number, numbers, tensor
+from keras_tpu_ext.dropin.functions.images import COLOURS
 
 Array = Any
 _GENERATOR = "_dropin_seed_generator"
@@ -87,131 +86,100 @@ def _without_layer() -> Any:
 
 def _key(seed: Array) -> Array:
     """Return the key of a seed, which is two integers."""
-    seed = tensor(seed).astype("uint32")
+    seed = jnp.asarray(seed).astype("uint32")
     return jax.random.fold_in(jax.random.key(seed[0]), seed[1])
 
 
 def _uniform(key: Array, shape: Any, low: Any, high: Any, to: Any) -> Array:
-    to = dtype(to)
     if jnp.issubdtype(to, jnp.integer):
         if high is None:
             raise ValueError(f"tf.random.uniform: dtype {to} needs maxval")
-        return jax.random.randint(key, numbers(shape), low, high, to)
-    high = 1 if high is None else high
-    return low + jax.random.uniform(key, numbers(shape), to) * (tensor(high).astype(to) - low)
+        return jax.random.randint(key, shape, low, high, to)
+    return low + jax.random.uniform(key, shape, to) * (jnp.asarray(1 if high is None else high, to) - low)
 
 
 def _normal(key: Array, shape: Any, mean: Any, deviation: Any, to: Any) -> Array:
-    return mean + jax.random.normal(key, numbers(shape), dtype(to)) * deviation
+    return mean + jax.random.normal(key, shape, to) * deviation
 
 
 def _truncated_normal(key: Array, shape: Any, mean: Any, deviation: Any, to: Any) -> Array:
-    return mean + jax.random.truncated_normal(key, -2.0, 2.0, numbers(shape), dtype(to)) * deviation
+    return mean + jax.random.truncated_normal(key, -2.0, 2.0, shape, to) * deviation
 
 
-def _categorical(key: Array, logits: Any, count: Any, to: Any) -> Array:
-    logits, count = tensor(logits), number(count)
+def _categorical(key: Array, logits: Array, count: int, to: Any) -> Array:
     drawn = jax.random.categorical(key, logits, shape=(count, logits.shape[0]), axis=-1)
-    return drawn.T.astype("int32" if to is None else dtype(to))
+    return drawn.T.astype(to or "int32")
 
 
 def _gamma(key: Array, shape: Any, alpha: Any, beta: Any, to: Any) -> Array:
-    alpha = tensor(alpha).astype(dtype(to))
-    beta = jnp.ones((), alpha.dtype) if beta is None else tensor(beta)
+    alpha, beta = jnp.asarray(alpha, to), jnp.asarray(1 if beta is None else beta, to)
     each = jnp.broadcast_shapes(alpha.shape, beta.shape)
-    return jax.random.gamma(key, alpha, (*numbers(shape), *each), alpha.dtype) / beta
+    return jax.random.gamma(key, alpha, (*shape, *each), alpha.dtype) / beta
 
 
-def _poisson(key: Array, shape: Any, rate: Any, to: Any) -> Array:
-    rate = tensor(rate)
-    return jax.random.poisson(key, rate, (*numbers(shape), *rate.shape)).astype(dtype(to))
-
-
-def dropout(x: Any, rate: Any, noise_shape: Any, seed: Any) -> Array:
-    """Set a part of the elements to 0, and scale up the others."""
-    x = tensor(x)
-    if not isinstance(rate, jax.core.Tracer):
-        if not 0 <= rate < 1:
-            raise ValueError(f"tf.nn.dropout: rate must be in [0, 1), not {rate}")
-        if rate == 0:
-            return x
-    shape = x.shape if noise_shape is None else numbers(noise_shape)
-    kept = jax.random.uniform(_next_key(), shape) >= rate
+def _dropout(key: Array, x: Array, rate: Any, noise_shape: Any) -> Array:
+    if not isinstance(rate, jax.core.Tracer) and not 0 <= rate < 1:
+        raise ValueError(f"tf.nn.dropout: rate must be in [0, 1), not {rate}")
+    kept = jax.random.uniform(key, noise_shape or x.shape) >= rate
     return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype)).astype(x.dtype)
 
 
-def _flip(key: Array, x: Any, axis: int) -> Array:
-    x = tensor(x)
-    chosen = jax.random.bernoulli(key, 0.5, (*x.shape[:-3], 1, 1, 1))
-    return jnp.where(chosen, jnp.flip(x, axis), x)
+def _flip(axis: int) -> Callable[..., Array]:
+    def call(key: Array, x: Array) -> Array:
+        return jnp.where(jax.random.bernoulli(key, 0.5, (*x.shape[:-3], 1, 1, 1)), jnp.flip(x, axis), x)
+
+    return call
 
 
-def _crop(key: Array, x: Any, size: Any) -> Array:
-    x, size = tensor(x), numbers(size)
+def _crop(key: Array, x: Array, size: Any) -> Array:
     spaces = jnp.asarray([have - want + 1 for have, want in zip(x.shape, size, strict=True)])
     return jax.lax.dynamic_slice(x, list(jax.random.randint(key, (x.ndim,), 0, spaces)), size)
 
 
 def _adjusted(name: str, both_signs: bool) -> Callable[..., Array]:
     """Return a function that adjusts an image by a random number from an interval, or up to one either way."""
-    adjust = colours.FUNCTIONS[f"image.adjust_{name}"]
 
-    def call(key: Array, x: Any, *bounds: Any) -> Array:
+    def call(key: Array, x: Array, *bounds: Any) -> Array:
         low, high = (-bounds[0], bounds[0]) if both_signs else bounds
-        return adjust(x, jax.random.uniform(key, (), minval=low, maxval=high))
+        return COLOURS[f"image.adjust_{name}"](x, jax.random.uniform(key, (), minval=low, maxval=high))
 
     return call
+
+
+# Functions of a key, and of what TensorFlow's are given but for the seed.
+_RANDOM: dict[str, Callable[..., Array]] = {
+    "random.uniform": _uniform,
+    "random.normal": _normal,
+    "random.truncated_normal": _truncated_normal,
+    "random.gamma": _gamma,
+    "random.categorical": _categorical,
+    "image.random_flip_left_right": _flip(-2),
+    "image.random_flip_up_down": _flip(-3),
+    "image.random_crop": _crop,
+    "image.random_brightness": _adjusted("brightness", True),
+    "image.random_contrast": _adjusted("contrast", False),
+    "image.random_saturation": _adjusted("saturation", False),
+    "image.random_hue": _adjusted("hue", True),
+}
 
 
 def _stateful(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a function that is given a seed last, which does not make it repeat itself."""
-    return lambda *values: function(_next_key(), *values[:-1])
+    """Return a function that is given a seed, which does not make it repeat itself."""
+    return lambda seed, *values: function(_next_key(), *values)
 
 
-def _stateless(function: Callable[..., Array], at: int, has_alg: bool = False) -> Callable[..., Array]:
-    """Return a function that is given a seed at this place, and perhaps `alg` last."""
-
-    def call(*values: Any) -> Array:
-        values = values[:-1] if has_alg else values
-        return function(_key(values[at]), *values[:at], *values[at + 1 :])
-
-    return call
-
-
-def _shuffle(key: Array, x: Any) -> Array:
-    return jax.random.permutation(key, tensor(x))
-
-
-# Functions of a key and what TensorFlow's are given, but for the seed; where the stateless ones are given theirs.
-_RANDOM: dict[str, tuple[Callable[..., Array], int | None]] = {
-    "random.uniform": (_uniform, 1),
-    "random.normal": (_normal, 1),
-    "random.truncated_normal": (_truncated_normal, 1),
-    "random.gamma": (_gamma, 1),
-    "random.poisson": (_poisson, 1),
-    "random.categorical": (_categorical, 2),
-    "random.shuffle": (_shuffle, None),
-    "image.random_flip_left_right": (lambda key, x: _flip(key, x, -2), 1),
-    "image.random_flip_up_down": (lambda key, x: _flip(key, x, -3), 1),
-    "image.random_crop": (_crop, 2),
-    "image.random_brightness": (_adjusted("brightness", True), 2),
-    "image.random_contrast": (_adjusted("contrast", False), 3),
-    "image.random_saturation": (_adjusted("saturation", False), 3),
-    "image.random_hue": (_adjusted("hue", True), 2),
-}
-_HAVE_ALG = ("random.uniform", "random.normal", "random.truncated_normal")
-
-
-def _stateless_name(name: str) -> str:
-    return name.replace("random.", "random.stateless_").replace("image.random_", "image.stateless_random_")
+def _stateless(function: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda seed, *values: function(_key(seed), *values)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "nn.dropout": dropout,
-    **{name: _stateful(function) for name, (function, _) in _RANDOM.items()},
+    "nn.dropout": lambda seed, x, rate, shape: x if rate == 0 else _dropout(_next_key(), x, rate, shape),
+    "random.shuffle": _stateful(jax.random.permutation),
+    **{name: _stateful(function) for name, function in _RANDOM.items()},
     **{
-        _stateless_name(name): _stateless(function, at, name in _HAVE_ALG)
-        for name, (function, at) in _RANDOM.items()
-        if at is not None
+        name.replace("random.", "random.stateless_").replace("image.random", "image.stateless_random"): (
+            _stateless(function)
+        )
+        for name, function in _RANDOM.items()
     },
 }

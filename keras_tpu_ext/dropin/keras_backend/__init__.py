@@ -15,13 +15,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.legacy import backend as legacy
-from keras.src.utils import naming
 
-from keras_tpu_ext.dropin import tensors
+from keras_tpu_ext.dropin import dispatcher
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.dropin.keras_backend import variables
-from keras_tpu_ext.dropin.keras_backend.arrays import ARRAYS, normalize_batch_in_training
+from keras_tpu_ext.dropin.keras_backend.arrays import ARRAYS
 from keras_tpu_ext.dropin.keras_backend.variables import VARIABLES
 from keras_tpu_ext.dropin.patching import add, replace
 from keras_tpu_ext.dropin.report import mapped
@@ -31,42 +30,19 @@ _IN_TABLE = "keras.backend."  # before a name in the drop-in's table of function
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def ndim(x: Any) -> int:
-    """Return the number of axes."""
-    return len(x.shape)
-
-
-def int_shape(x: Any) -> tuple[int | None, ...]:
-    """Return the sizes; `None` for an open one."""
+def _int_shape(x: Any) -> tuple[int | None, ...]:
     return tuple(n if isinstance(n, int) else None for n in x.shape)
 
 
-def dtype(x: Any) -> str:
-    """Return the name of the data type."""
-    return str(keras.backend.standardize_dtype(getattr(x.dtype, "name", x.dtype)))
-
-
-def count_params(x: Any) -> int:
-    """Return the number of elements."""
-    return math.prod(x.shape)
-
-
-def placeholder(
-    shape: Any = None,
-    ndim: int | None = None,
-    dtype: Any = None,
-    sparse: bool = False,
-    name: str | None = None,
-    ragged: bool = False,
-) -> Any:
+def _placeholder(shape: Any = None, ndim: int | None = None, dtype: Any = None, **options: Any) -> Any:
     """Return an input of a functional model, its batch size included in `shape`."""
-    if ragged:
+    if options.pop("ragged", False):
         raise out_of_reach(what="K.placeholder(ragged=True)", why="JAX has no ragged tensors", write="a padded batch")
     shape = shape or (None,) * (ndim or 0)
-    return keras.Input(batch_shape=tuple(shape), dtype=dtype or keras.config.floatx(), sparse=sparse, name=name)
+    return keras.Input(batch_shape=tuple(shape), dtype=dtype or keras.config.floatx(), **options)
 
 
-def function(inputs: Any, outputs: Any, updates: Any = None, name: str | None = None, **options: Any) -> Any:
+def _function(inputs: Any, outputs: Any, updates: Any = None, name: str | None = None, **options: Any) -> Any:
     """Return a function from arrays to NumPy arrays, between tensors of a functional model."""
     tensors_only = all(isinstance(one, keras.KerasTensor) for one in keras.tree.flatten((inputs, outputs)))
     if updates or options or not tensors_only:
@@ -84,8 +60,7 @@ def function(inputs: Any, outputs: Any, updates: Any = None, name: str | None = 
     return run
 
 
-def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Any:
-    """Print a tensor when it is computed, and return it."""
+def _print_tensor(x: Any, message: str = "", summarize: int = 3) -> Any:
     tf.print(message, x, summarize=summarize)
     return x
 
@@ -101,60 +76,40 @@ def _no_graph(name: str, write: str) -> Callable[..., Any]:
     return raise_error
 
 
-_get_session = _no_graph("get_session", "K.get_value(x), or model(x)")
-gradients = _no_graph("gradients", "jax.grad of a function of arrays")
-_local_conv = _no_graph("local_conv", "keras.ops.extract_sequences or image patches, and keras.ops.einsum")
-
 # Whatever the arguments are.
 ALWAYS: dict[str, Callable[..., Any]] = {
-    "count_params": count_params,
-    "dtype": dtype,
+    "count_params": lambda x: math.prod(x.shape),
+    "dtype": lambda x: str(keras.backend.standardize_dtype(getattr(x.dtype, "name", x.dtype))),
     "foldl": lambda fn, elems, initializer=None, name=None: tf.foldl(fn, elems, initializer),
     "foldr": lambda fn, elems, initializer=None, name=None: tf.foldr(fn, elems, initializer),
-    "gradients": gradients,
-    "int_shape": int_shape,
+    "gradients": _no_graph("gradients", "jax.grad of a function of arrays"),
+    "int_shape": _int_shape,
     "map_fn": lambda fn, elems, name=None, dtype=None: tf.map_fn(fn, elems, dtype=dtype),
-    "ndim": ndim,
+    "ndim": lambda x: len(x.shape),
 }
 
 # What Keras 3 has dropped.
 ADDED: dict[str, Callable[..., Any]] = {
-    "function": function,
-    "get_session": _get_session,
-    "get_variable_shape": int_shape,
+    "function": _function,
+    "get_session": _no_graph("get_session", "K.get_value(x), or model(x)"),
     "identity": lambda x, name=None: tf.identity(x, name),
-    "in_test_phase": variables.in_test_phase,
+    "in_test_phase": lambda x, alt, training=None: variables.in_train_phase(alt, x, training),
     "in_train_phase": variables.in_train_phase,
     "learning_phase": variables.learning_phase,
     "learning_phase_scope": variables.learning_phase_scope,
-    "local_conv1d": _local_conv,
-    "local_conv2d": _local_conv,
     "logsumexp": lambda x, axis=None, keepdims=False: tf.reduce_logsumexp(x, axis, keepdims),
     "manual_variable_initialization": _nothing,
-    "normalize_batch_in_training": normalize_batch_in_training,
-    "placeholder": placeholder,
-    "print_tensor": print_tensor,
+    "placeholder": _placeholder,
+    "print_tensor": _print_tensor,
     "random_binomial": lambda *args, **kwargs: legacy.random_bernoulli(*args, **kwargs),
-    "reset_uids": naming.reset_uids,
     "set_learning_phase": variables.set_learning_phase,
     "set_session": _nothing,
-    "symbolic_learning_phase": variables.learning_phase,
 }
 
 
 def _by_argument(name: str) -> Make:
     """Return what makes a function that goes to the table with a JAX value."""
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if tensors.has_jax_value((args, kwargs)):
-                return tensors.call(_IN_TABLE + name, args, kwargs)
-            return original(*args, **kwargs)
-
-        return function
-
-    return make
+    return dispatcher.by_argument(_IN_TABLE + name)
 
 
 def _switch(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -80,35 +80,6 @@ def variable(value: Any, dtype: Any = None, name: str | None = None, constraint:
     return made
 
 
-def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """Make a variable of zeros."""
-    return variable(jnp.zeros(tuple(shape)), dtype, name)
-
-
-def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """Make a variable of ones."""
-    return variable(jnp.ones(tuple(shape)), dtype, name)
-
-
-def eye(size: int, dtype: Any = None, name: str | None = None) -> Any:
-    """Make a variable of the identity matrix."""
-    return variable(jnp.eye(size), dtype, name)
-
-
-def random_normal_variable(
-    shape: Any, mean: float, scale: float, dtype: Any = None, name: str | None = None, seed: int | None = None
-) -> Any:
-    """Make a variable from a normal distribution."""
-    return variable(keras.random.normal(tuple(shape), mean, scale, seed=seed), dtype, name)
-
-
-def random_uniform_variable(
-    shape: Any, low: float, high: float, dtype: Any = None, name: str | None = None, seed: int | None = None
-) -> Any:
-    """Make a variable from a uniform distribution."""
-    return variable(keras.random.uniform(tuple(shape), low, high, seed=seed), dtype, name)
-
-
 def get_value(x: Any) -> Any:
     """Return a value as NumPy has it; a number for no axes."""
     if isinstance(x, keras.KerasTensor):
@@ -120,11 +91,6 @@ def get_value(x: Any) -> Any:
     if isinstance(x, (jax.Array, keras.Variable)):
         return np.asarray(x)[()]
     return x.numpy() if hasattr(x, "numpy") else x
-
-
-def batch_get_value(tensors: Any) -> list[Any]:
-    """Return several values as NumPy has them."""
-    return [get_value(one) for one in tensors]
 
 
 def set_value(x: Any, value: Any) -> None:
@@ -143,17 +109,13 @@ def batch_set_value(tuples: Any) -> None:
         set_value(one, value)
 
 
-def _call_context(name: str) -> Any:
-    context = global_state.get_global_attribute("current_call_ctx")
-    return None if context is None else context.get_value(name)
-
-
 _PHASE = [0]
 
 
 def learning_phase() -> int:
     """Return 1 inside a call that trains, else what `K.set_learning_phase` said, at first 0."""
-    training = _call_context("training")
+    context = global_state.get_global_attribute("current_call_ctx")
+    training = None if context is None else context.get_value("training")
     return _PHASE[0] if training is None else int(bool(training))
 
 
@@ -182,24 +144,20 @@ def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
     return chosen() if callable(chosen) else chosen
 
 
-def in_test_phase(x: Any, alt: Any, training: Any = None) -> Any:
-    """Choose `alt` in training, else `x`."""
-    return in_train_phase(alt, x, training)
-
-
 # These are not chosen by argument: TensorFlow's own in its graphs, as inside of tf.data, and these elsewhere.
 VARIABLES: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        batch_get_value,
-        batch_set_value,
-        eye,
-        get_value,
-        ones,
-        random_normal_variable,
-        random_uniform_variable,
-        set_value,
-        variable,
-        zeros,
-    )
+    "batch_get_value": lambda tensors: list(map(get_value, tensors)),
+    "batch_set_value": batch_set_value,
+    "eye": lambda size, dtype=None, name=None: variable(jnp.eye(size), dtype, name),
+    "get_value": get_value,
+    "ones": lambda shape, dtype=None, name=None: variable(jnp.ones(tuple(shape)), dtype, name),
+    "random_normal_variable": lambda shape, mean, scale, dtype=None, name=None, seed=None: variable(
+        keras.random.normal(tuple(shape), mean, scale, seed=seed), dtype, name
+    ),
+    "random_uniform_variable": lambda shape, low, high, dtype=None, name=None, seed=None: variable(
+        keras.random.uniform(tuple(shape), low, high, seed=seed), dtype, name
+    ),
+    "set_value": set_value,
+    "variable": variable,
+    "zeros": lambda shape, dtype=None, name=None: variable(jnp.zeros(tuple(shape)), dtype, name),
 }
