@@ -20,14 +20,11 @@ RTOL = 2e-3
 LOOSER = {"bfloat16_policy": (2e-2, 5e-3)}  # bfloat16 has three digits, and the two compilers fuse differently
 
 
-def kernels(quick):
-    cases = []
-    for name in running.KERNELS:
-        marks = [] if name in quick else [pytest.mark.exhaustive]
-        if name == running.NEEDS_REUTERS and not (running.SHARED_DATA / "reuters.npz").exists():
-            marks.append(pytest.mark.skip(reason="no real data: reuters.npz is not there"))
-        cases.append(pytest.param(name, marks=marks))
-    return cases
+def kernel(name, *arguments, quick=False):
+    marks = [] if quick else [pytest.mark.exhaustive]
+    if name == running.NEEDS_REUTERS and not (running.SHARED_DATA / "reuters.npz").exists():
+        marks.append(pytest.mark.skip(reason="no real data: reuters.npz is not there"))
+    return pytest.param(name, *arguments, marks=marks)
 
 
 def check(name, found, replicas):
@@ -43,14 +40,16 @@ def check(name, found, replicas):
 
 
 @pytest.mark.runtimes("keras3_jax")
-@pytest.mark.parametrize("replicas", [1, 8])
-@pytest.mark.parametrize("name", kernels(QUICK))
+@pytest.mark.parametrize(
+    ("name", "replicas"),
+    [kernel(name, n, quick=n == 8 and name in QUICK) for name in running.KERNELS for n in (1, 8)],
+)
 def test_a_kernel_with_the_line_gives_the_numbers_of_old(name, replicas, tmp_path):
     check(name, running.run(name, replicas=replicas, folder=tmp_path), replicas)
 
 
 @pytest.mark.runtimes("keras2_tf215")
-@pytest.mark.parametrize("name", kernels(()))
+@pytest.mark.parametrize("name", map(kernel, running.KERNELS))
 def test_the_references_are_what_kernels_give_on_tensorflow_215(name, tmp_path):
     check(name, running.run(name, folder=tmp_path), 1)
 

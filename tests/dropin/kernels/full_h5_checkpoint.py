@@ -86,7 +86,7 @@ best.save("my_model.hdf5")
 again = tf.keras.models.load_model(
     "my_model.hdf5", custom_objects={"ScaleLayer": ScaleLayer, "rmse": rmse}, compile=False
 )
-print([layer.name for layer in again.layers])
+again.summary()
 
 json.dump(
     {
@@ -94,7 +94,7 @@ json.dump(
         "history": history.history,
         "restored": restored,
         "more": more.history,
-        "names": [layer.name for layer in again.layers if layer.name in ("block/scale", "dense_a", "prelu")],
+        "scale": again.get_layer("block/scale").get_weights()[0].tolist(),
         "predictions": again.predict(X[256:]).ravel()[:24].tolist(),
     },
     open(os.environ["KERNEL_OUT"], "w"),
