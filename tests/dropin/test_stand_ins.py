@@ -137,7 +137,7 @@ def test_weight_normalization_trains():
 
 
 def test_weight_normalization_needs_a_kernel():
-    with pytest.raises(ValueError, match="needs a layer with a `kernel`, and lstm.* has none"):
+    with pytest.raises(ValueError, match=r"needs a layer with a `kernel`, and lstm.* has none"):
         tfa.layers.WeightNormalization(keras.layers.LSTM(3)).build((None, 4, 5))
 
 

@@ -112,7 +112,7 @@ class SWA(_Around):
     ) -> None:
         if average_period < 1 or start_averaging < 0:
             raise ValueError(
-                f"SWA needs average_period >= 1 and start_averaging >= 0; {average_period} and {start_averaging} came."
+                f"SWA needs average_period > 0 and start_averaging >= 0; {average_period} and {start_averaging} came."
             )
         super().__init__(optimizer, name, **kwargs)
         self.start_averaging, self.average_period = start_averaging, average_period

@@ -23,7 +23,6 @@ class _Adam(keras.optimizers.Adam):
 
     def __init__(self, *args: Any, weight_decay: Any = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.epsilon = self.epsilon or keras.config.epsilon()
         is_config = isinstance(weight_decay, dict)
         self._decay_rate = _schedules.deserialize(weight_decay) if is_config else weight_decay
 

@@ -27,15 +27,13 @@ def listed(values):
     return values.tolist() if values.dtype != np.float32 else [float(f"{v:.8g}") for v in values.ravel()]
 
 
-def optimizer_steps(name, arguments, calls):
+def optimizer_steps(name, arguments):
     """Return the variables after each step."""
     variables = [tf.Variable(value, name=f"{called}/{called}") for called, value in cases.VARIABLES.items()]
     optimizer = cases.optimizer(tfa, tf.keras.optimizers.legacy, tf.keras.optimizers.schedules, name, arguments)
-    decayed = [variables[i] for i in calls.get("decay_var_list", [])]
-    extra = {"decay_var_list": decayed} if decayed else {}
     steps = []
     for gradients in cases.GRADIENTS:
-        optimizer.apply_gradients(list(zip([tf.constant(g) for g in gradients], variables, strict=True)), **extra)
+        optimizer.apply_gradients(list(zip([tf.constant(g) for g in gradients], variables, strict=True)))
         steps.append([v.numpy() for v in variables])
     averages = None
     if hasattr(optimizer, "assign_average_vars"):
@@ -97,10 +95,6 @@ def main():
         "images": [
             getattr(tfa.image, name)(tf.constant(cases.DATA[image]), **arguments).numpy()
             for name, image, arguments in cases.IMAGES
-        ],
-        "schedules": [
-            [float(getattr(tfa.optimizers, name)(**arguments)(step)) for step in cases.SCHEDULE_STEPS]
-            for name, arguments in cases.SCHEDULES
         ],
     }
     HERE.joinpath("addons.json").write_text(json.dumps(listed(result)) + "\n")
