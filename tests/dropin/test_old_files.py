@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from dropin.old_keras_cases import EXPECTED, FILES, cases
 from keras_tpu_ext.dropin import OutOfReachError
+from keras_tpu_ext.dropin.old_keras import lambdas
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -136,7 +137,8 @@ def test_saved_model_is_out_of_reach(tmp_path):
 def test_code_in_a_file_is_not_run(tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(lambda x: x * 2)])
     model.save(str(tmp_path / "m.h5"))
-    with pytest.raises(ValueError, match="safe"):
+    lambdas._SAVED.clear()  # as in another program
+    with pytest.raises(ValueError, match="safe_mode=False"):
         keras.models.load_model(str(tmp_path / "m.h5"))
 
 
@@ -185,3 +187,16 @@ def test_weights_of_a_model_without_weights_say_so(tmp_path):
     for method in (model.save_weights, model.load_weights):
         with pytest.raises(ValueError, match=r"mine has no weights yet: .*mine\.build"):
             method(str(tmp_path / "w.h5"))
+
+
+@pytest.mark.parametrize("name", ["m.h5", "m.keras"])
+def test_lambdas_that_this_program_has_saved(tmp_path, name):
+    inputs = tf.keras.layers.Input((4,))
+    parts = [tf.keras.layers.Lambda(lambda x, i=i: x[:, i : i + 1] * (i + 1))(inputs) for i in range(2)]
+    scale = 3.0
+    parts.append(tf.keras.layers.Lambda(lambda x: x * scale)(inputs))
+    model = tf.keras.Model(inputs, tf.keras.layers.Concatenate()(parts))
+    model.save(tmp_path / name)
+    x = np.arange(8.0).reshape(2, 4)
+    loaded = tf.keras.models.load_model(tmp_path / name, compile=False)
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), model.predict(x, verbose=0))

@@ -96,6 +96,16 @@ def test_what_trained_when_it_was_compiled_trains(train, exact):
     assert not discriminator.trainable_weights
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_metrics_are_those_of_the_last_compile(exact):
+    with strategy_scope(require="cpu", exact=exact):
+        model = compiled(metrics=["mae"])
+        model.fit(X, Y, verbose=0)
+        model.compile("sgd", "mse")
+    assert set(model.fit(X, Y, verbose=0).history) == {"loss"}
+    assert isinstance(model.evaluate(X, Y, verbose=0), float)
+
+
 def test_third_argument_that_holds_numbers_is_of_keras_3():
     model = compiled([0.5])
     whole = compiled()

@@ -232,6 +232,9 @@ dropin/old_keras/calls.py
   process: keras.Operation.__call__: `training` and `mask` by position
   process: keras.layers.Layer.build: `model.build(shape)` makes the weights of a subclassed model
   process: keras.layers.Layer.compute_output_spec: what a user's `call` returns, not what he said of it
+dropin/old_keras/lambdas.py
+  process: keras.layers.Lambda._serialize_function_to_config, from_config: lambdas that this program has saved
+  process: keras.src.utils.python_utils.func_load: these, and not the code of a file
 dropin/old_keras/logits.py
   process: keras.src.backend.jax.nn.softmax, sigmoid: remember what they were given
   process: keras.src.backend.jax.nn.categorical_crossentropy, sparse_categorical_crossentropy, binary_crossentropy:

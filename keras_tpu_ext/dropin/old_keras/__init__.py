@@ -9,6 +9,7 @@ from keras_tpu_ext.dropin.old_keras import (
     calls,
     files,
     history,
+    lambdas,
     layers,
     logits,
     losses,
@@ -37,6 +38,7 @@ def install() -> None:
         callbacks,
         files,
         optimizer_files,
+        lambdas,
         modules,
         quiet,
     ):

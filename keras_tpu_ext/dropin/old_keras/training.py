@@ -70,6 +70,7 @@ def _compile(stock: Method) -> Method:
             if kwargs.get(name) is not None:
                 kwargs[name] = metrics.as_then(kwargs[name], names)
         loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
+        self._compile_metrics = None  # with which Keras 3 goes on where there are no new metrics
         stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
         vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
 
