@@ -143,7 +143,7 @@ HIDDEN = {
     "sizes cut": lambda x: x * (number_of(x) / tf.cast(tf.slice(tf.shape(x), [1], [1]), tf.float32)),
     "sizes split": lambda x: x / tf.cast(tf.split(tf.shape(x[:, :, None]), [-1, 2])[0], tf.float32),
     "sizes split at the first": lambda x: x / tf.cast(tf.split(tf.shape(x), [1, -1])[0], tf.float32),
-    "the rows halved": lambda x: x * tf.cast(tf.raw_ops.Div(x=rows_of(x), y=2), tf.float32) / number_of(x),
+    "the rows halved": lambda x: x * (tf.cast(tf.raw_ops.Div(x=rows_of(x), y=2), tf.float32) / number_of(x)),
     "an item whose place is the rows": with_item,
     "the same random numbers": lambda x: x * tf.random.stateless_uniform([rows_of(x), 6], [1, 2]),
     "as many columns as rows": lambda x: x * tf.reduce_sum(square(x), axis=1, keepdims=True),

@@ -179,7 +179,7 @@ def test_a_mean_of_all_in_predict_leaves_out_rows_that_are_none(scope3):
     with scope3:
         model = keras.Sequential([keras.Input((1,)), AlwaysCenters()])
         model.compile("sgd", "mse")
-    assert_close(model.predict(X[:2], batch_size=4, verbose=0), X[:2] - np.mean(X[:2]))  # a replica has no row
+    assert_close(model.predict(X[2:4], batch_size=4, verbose=0), X[2:4] - 7.0)  # a replica has no row
 
 
 class LooksUp(keras.Model):
@@ -258,6 +258,21 @@ def test_texts_are_padded_to_the_longest_of_the_batch(scope3):
             model = keras.Model(inputs, means)
             model.compile("sgd", "mse")
         return model.predict(texts, verbose=0)
+
+    assert_close(predicted(scope3), predicted(contextlib.nullcontext()))
+
+
+@pytest.mark.skipif(IS_KERAS2 or not hasattr(keras.layers, "MelSpectrogram"), reason="of Keras 3")
+@TOLD
+def test_spectrograms_are_cut_off_below_the_loudest_of_the_batch(scope3):
+    series = np.random.default_rng(0).normal(size=(4, 32)).astype("float32") * np.float32([[1e-6], [1], [1], [1]])
+
+    def predicted(scope):
+        with scope:
+            layer = keras.layers.MelSpectrogram(fft_length=16, sequence_stride=4)
+            model = keras.Sequential([keras.Input((32,)), layer])
+            model.compile("sgd", "mse")
+        return model.predict(series, batch_size=4, verbose=0)
 
     assert_close(predicted(scope3), predicted(contextlib.nullcontext()))
 
