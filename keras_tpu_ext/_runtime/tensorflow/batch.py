@@ -335,7 +335,7 @@ def position_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
     if isinstance(rows, int) and not tf.executing_eagerly():
         return replica * rows, count * rows
     (sizes,) = sum_over_replicas([tf.one_hot(replica, count, rows, 0, dtype=tf.int32)])
-    return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)
+    return respects_padding(lambda: (tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)))()
 
 
 def has_local_statistics(normalization: Layer) -> bool:
