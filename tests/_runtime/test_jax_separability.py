@@ -89,6 +89,22 @@ NOT_ROWS = {
         "mixed",
     ),
     "a sum by segments": (lambda x: jax.ops.segment_sum(x, jnp.argmax(x, 1), 6), "sum"),
+    "half the rows": (lambda x: x * (x.shape[0] // 2), "mixed"),
+    "at most so many rows": (lambda x: x * min(x.shape[0], 32), "mixed"),
+    "the rows of a half": (lambda x: jnp.where(jnp.arange(x.shape[0])[:, None] < x.shape[0] // 2, x, -x), "mixed"),
+    "a number carried over the rows": (
+        lambda x: x * jax.lax.fori_loop(0, x.shape[0], lambda i, number: number * 0.9, 1.0),
+        "mixed",
+    ),
+    "sums carried back over the rows": (
+        lambda x: jax.lax.scan(lambda carry, row: (carry + row,) * 2, jnp.zeros(6), x, reverse=True)[1],
+        "mixed",
+    ),
+    "numbers carried back over the rows": (
+        lambda x: x * jax.lax.scan(lambda c, _: (c * 0.9, c), 1.0, length=x.shape[0], reverse=True)[1][:, None],
+        "mixed",
+    ),
+    "random numbers by the column": (lambda x: x * jax.random.normal(key(), (6, x.shape[0])).T, "mixed"),
     "moments of something mixed": (lambda x: kte.batch_mean(x - x[:1]), "mixed"),
     "moments of another axis": (lambda x: kte.batch_mean(x.T), "mixed"),
     "a size": (lambda x: jnp.float32(x.shape[0]), "size"),
@@ -152,6 +168,40 @@ def test_an_unknown_operation_is_not_certain():
     assert (found.kind, found.is_certain) == ("mixed", False)
     found, _ = follow(lambda x: unknown(x) + x[:1], X)
     assert (found.kind, found.is_certain) == ("mixed", True)
+
+
+def centred_gradient(gradient):
+    return gradient - jnp.mean(gradient, axis=0)
+
+
+@jax.custom_vjp
+def with_vjp(x):
+    return x * 1.0
+
+
+with_vjp.defvjp(lambda x: (x * 1.0, None), lambda _, upstream: (centred_gradient(upstream),))
+
+
+@jax.custom_jvp
+def with_jvp(x):
+    return x * 1.0
+
+
+with_jvp.defjvp(lambda given, tangents: (given[0] * 1.0, centred_gradient(tangents[0])))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        with_vjp,
+        with_jvp,
+        lambda x: jax.custom_gradient(lambda x: (x * 1.0, centred_gradient))(x),
+        lambda x: keras.ops.custom_gradient(lambda x: (keras.ops.square(x), centred_gradient))(x),
+    ],
+)
+def test_a_gradient_of_ones_own_is_not_certain(function):
+    found, _ = follow(function, X)
+    assert (found.kind, found.is_certain) == ("mixed", False)
 
 
 def test_the_reason_names_the_operation_and_the_line():

@@ -7,6 +7,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import keras_tpu_ext as kte
+from keras_tpu_ext._runtime.tensorflow.batch import respects_padding, trial_context
+from keras_tpu_ext._runtime.tensorflow.batch_statistics import regularizer_of_whole_batch
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums, of_function, of_model
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
@@ -40,6 +43,26 @@ def with_gradient_of_its_own(x):
 @tf.custom_gradient
 def with_gradient_of_norm_one(x):
     return tf.identity(x), lambda upstream: upstream / tf.norm(upstream)
+
+
+@tf.custom_gradient
+def with_the_same_gradient_of_a_constant(x, constant):
+    return x * constant, lambda upstream: (upstream * constant, tf.ones_like(constant))
+
+
+@tf.function(autograph=False)
+def shape_of(x):
+    return tf.shape(x)
+
+
+def second_beside_rows(x, sizes):
+    """Return rows times their number, in another unit: the second of the sizes, which is no number of rows."""
+    return x * (number_of(x) / tf.cast(tf.reshape(sizes, [-1]), tf.float32))[1]
+
+
+def with_item(x):
+    array = tf.TensorArray(tf.float32, 9, element_shape=[None, 6]).unstack(tf.tile(x[None], [9, 1, 1]))
+    return array.write(rows_of(x), 2.0 * x).stack()[5]
 
 
 ROWS = {
@@ -113,6 +136,16 @@ HIDDEN = {
     "the rows in a vector": lambda x: x / tf.cast(rows_of(x)[None], tf.float32),
     "the largest, beside the rows": lambda x: x * tf.stack([number_of(x), tf.reduce_max(x)])[1],
     "parts of a shape": lambda x: x * (number_of(x) / tf.cast(tf.shape(x), tf.float32))[1],
+    "sizes by a function": lambda x: second_beside_rows(x, shape_of(x)),
+    "sizes in a matrix": lambda x: second_beside_rows(x, tf.reshape(tf.shape(x), [1, 2])),
+    "sizes repeated": lambda x: second_beside_rows(x, tf.tile(tf.shape(x), [2])),
+    "sizes beside rows": lambda x: second_beside_rows(x, tf.identity_n([tf.shape(x), x])[0]),
+    "sizes cut": lambda x: x * (number_of(x) / tf.cast(tf.slice(tf.shape(x), [1], [1]), tf.float32)),
+    "sizes split": lambda x: x / tf.cast(tf.split(tf.shape(x[:, :, None]), [-1, 2])[0], tf.float32),
+    "sizes split at the first": lambda x: x / tf.cast(tf.split(tf.shape(x), [1, -1])[0], tf.float32),
+    "the rows halved": lambda x: x * (tf.cast(tf.raw_ops.Div(x=rows_of(x), y=2), tf.float32) / number_of(x)),
+    "an item whose place is the rows": with_item,
+    "the same random numbers": lambda x: x * tf.random.stateless_uniform([rows_of(x), 6], [1, 2]),
     "as many columns as rows": lambda x: x * tf.reduce_sum(square(x), axis=1, keepdims=True),
     "broadcast": lambda x: tf.reduce_sum(tf.broadcast_to(x[None], [rows_of(x), rows_of(x), 6]), 0),
     "as many kinds as rows": lambda x: tf.reduce_sum(tf.one_hot(tf.cast(x, tf.int32), rows_of(x)), -1),
@@ -126,11 +159,15 @@ HIDDEN = {
     "a branch of one number of rows": lambda x: tf.cond(tf.random.uniform([]) > 2.0, lambda: x, lambda: FIXED),
     "squeezed": lambda x: tf.squeeze(x[:, :1]),
     "in another order": lambda x: tf.space_to_batch(images(x), [2, 1], [[0, 0], [0, 0]]),
+    "in another order, by other blocks": lambda x: tf.batch_to_space(
+        tf.space_to_batch(tf.reshape(x, [-1, 6, 1, 1]), [6, 1], [[0, 0], [0, 0]]), [3, 1], [[0, 0], [0, 0]]
+    ),
     "places that count the rows": lambda x: tf.nn.max_pool_with_argmax(
         images(x), 1, 1, "SAME", include_batch_in_index=True
     )[1],
     "counts up to the largest": lambda x: tf.math.bincount(tf.cast(tf.abs(x), tf.int32), axis=-1),
     "a gradient of norm one": with_gradient_of_norm_one,
+    "the same gradient of a constant": lambda x: with_the_same_gradient_of_a_constant(x, tf.ones([6])),
 }
 UNKNOWN = {
     "Python": lambda x: tf.numpy_function(lambda array: array, [x], tf.float32),
@@ -199,6 +236,38 @@ def test_sums_over_replicas_are_not_read_nor_given_the_same_on_each(scope3):
     assert found(lambda x: (mean.update_state(x), x)[1]).is_row_by_row
     assert "reads a sum" in found(lambda x: x - mean.result()).reason
     assert not found(lambda x: (mean.update_state(1.0), x)[1]).is_row_by_row
+
+
+@pytest.mark.parametrize(
+    ("function", "is_row_by_row"),
+    [
+        (lambda x: x - kte.batch_mean(tf.square(x)), True),
+        (lambda x: x - kte.batch_mean(x / tf.reduce_max(x)), False),
+        (lambda x: x - kte.batch_mean(tf.transpose(x))[:, None], False),
+        (lambda x: respects_padding(tf.square)(x), True),
+        (lambda x: respects_padding(tf.square)(x / tf.reduce_max(x)), False),
+        (lambda x: tf.transpose(respects_padding(tf.square)(tf.transpose(x))), False),
+    ],
+)
+def test_what_is_right_for_the_whole_batch_is_so_if_what_it_is_made_of_is(scope3, function, is_row_by_row):
+    with scope3, trial_context():
+        assert of_function(function, [X]).is_row_by_row == is_row_by_row
+
+
+def test_a_loss_of_a_mean_is_a_mean_only_if_it_is_linear():
+    def found(loss):
+        return of_model(lambda x: (x, [loss(x)]), [X], [])
+
+    assert found(lambda x: 2.0 * tf.reduce_mean(x)).is_row_by_row
+    assert not found(lambda x: tf.nn.l2_loss(tf.reduce_mean(x, 0))).is_row_by_row
+    assert not found(lambda x: tf.cast(tf.reduce_mean(tf.cast(x, tf.int32)), tf.float32)).is_row_by_row
+
+
+@pytest.mark.parametrize(("of", "is_mean"), [(tf.reduce_sum, True), (tf.reduce_mean, False), (tf.reduce_max, False)])
+def test_an_activity_regulariser_is_a_sum(of, is_mean):
+    with trial_context():
+        found = of_model(lambda x: (x, [regularizer_of_whole_batch(of)(x)]), [X], [])
+    assert found.is_row_by_row == is_mean
 
 
 def test_sums_that_a_metric_keeps(scope3):

@@ -715,8 +715,8 @@ _BATCH = (
     Fault(
         "place-in-an-uneven-batch-is-behind-the-replicas-own-rows",
         "_runtime/tensorflow/batch.py",
-        "return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)",
-        "return tf.reduce_sum(sizes[: replica + 1]), tf.reduce_sum(sizes)",
+        "(tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes))",
+        "(tf.reduce_sum(sizes[: replica + 1]), tf.reduce_sum(sizes))",
         _ONCE,
         ("tests/layers/test_tensorflow_mixing.py",),
     ),
@@ -1035,7 +1035,7 @@ _ON_JAX = (
     ),
     Fault(
         "marked-functions-are-taken-for-exact-on-any-axis",
-        "_runtime/jax/jaxpr_axis.py",
+        "_runtime/common/batch_axis.py",
         'or (value.kind == "rows" and value.axis)',
         "",
         _JAX,
@@ -1679,7 +1679,7 @@ _SEPARABILITY = (
     Fault(
         "mistake-in-a-step-for-replicas-is-not-seen",
         "_runtime/tensorflow/model_separability.py",
-        "return found if found.is_certain and model._kte.is_plain else Separability()",
+        "return found if model._kte.is_plain else Separability()",
         "return Separability()",
         _TF,
         (f"{_ROWS}::test_a_step_with_global_mean_and_a_mean_of_its_own_gets_the_whole_batch",),

@@ -85,6 +85,16 @@ class AddsLoss(Layer):
         return x
 
 
+class HasPenalty(Layer):
+    """A regulariser that is no sum: a row of zeros would change it."""
+
+    def __init__(self):
+        super().__init__(activity_regularizer=lambda x: 0.1 * ops.mean(ops.square(x)))
+
+    def of(self, x, training):
+        return x
+
+
 class AddsBatchMean(Layer):
     def of(self, x, training):
         self.add_loss(0.1 * ops.mean(kte.batch_mean(ops.square(x))))
@@ -163,6 +173,7 @@ def test_a_batch_is_padded_where_rows_stay_rows(data, layer, loss):
         (CountsRows, "mse"),
         pytest.param(AddsLoss, "mse", marks=LATER),
         pytest.param(SoftmaxOverRows, "mse", marks=LATER),
+        pytest.param(HasPenalty, "mse", marks=LATER),
         (Doubles, Hardest),
     ],
 )

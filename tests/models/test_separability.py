@@ -60,6 +60,22 @@ class KeepsFirst(Keeps):
         return tf.cond(tf.equal(self.kept + 0.0, 0.0), lambda: tf.reduce_mean(x), lambda: self.kept + 0.0)
 
 
+class CentersByMeanOfShares(keras.layers.Layer):
+    """Asks for a mean, but of what looks beyond its row already."""
+
+    def call(self, x):
+        return x - kte.batch_mean(x / (1.0 + tf.reduce_max(x)))
+
+
+def centers_by_segments():
+    """Return a layer of Keras with an activation of the user's, of an operation that has no rule."""
+
+    def activation(x):
+        return x - tf.math.unsorted_segment_mean(x, tf.zeros_like(x[:, 0], tf.int32), 1)
+
+    return keras.layers.Activation(activation)
+
+
 class DividesByVariance(keras.losses.Loss):
     def call(self, y_true, y_pred):
         return tf.reduce_mean((y_true - y_pred) ** 2, -1) / (1.0 + tf.math.reduce_variance(y_true - y_pred))
@@ -111,7 +127,11 @@ def assert_same(got, expected):
     [
         (CentersInTraining, 4),
         (CountsRows, 5),
-        *(pytest.param(*each, marks=exhaustive) for each in ((CentersHalves, 4), (KeepsMean, 5), (KeepsFirst, 5))),
+        (CentersByMeanOfShares, 4),
+        *(
+            pytest.param(*each, marks=exhaustive)
+            for each in ((CentersHalves, 4), (KeepsMean, 5), (KeepsFirst, 5), (centers_by_segments, 4))
+        ),
     ],
 )
 def test_a_layer_that_looks_beyond_its_row(scope3, layer, rows):
@@ -148,6 +168,18 @@ def test_a_mean_that_is_asked_for_needs_no_whole_batch(scope3, rows):
     CentersByMeanOfAll.parts = ()
     assert_same(outcome(scope3, CentersByMeanOfAll, rows=rows), expected)  # in silence: warnings are errors here
     assert 4 not in CentersByMeanOfAll.parts
+
+
+class AlwaysCenters(keras.layers.Layer):
+    def call(self, x):
+        return x - kte.batch_mean(x)
+
+
+def test_a_mean_of_all_in_predict_leaves_out_rows_that_are_none(scope3):
+    with scope3:
+        model = keras.Sequential([keras.Input((1,)), AlwaysCenters()])
+        model.compile("sgd", "mse")
+    assert_close(model.predict(X[2:4], batch_size=4, verbose=0), X[2:4] - 7.0)  # a replica has no row
 
 
 class LooksUp(keras.Model):
@@ -213,6 +245,38 @@ def test_a_replica_without_rows_gets_one_of_the_length_of_the_others(scope3):
     assert_close(np.asarray(losses(scope3)), np.asarray(losses(contextlib.nullcontext())))
 
 
+@TOLD
+def test_texts_are_padded_to_the_longest_of_the_batch(scope3):
+    texts = tf.data.Dataset.from_tensor_slices([["a"], ["b a"], ["c"], ["b c b c c"]]).batch(4)
+
+    def predicted(scope):
+        keras.utils.set_random_seed(0)
+        with scope:
+            inputs = keras.Input((1,), dtype="string")
+            numbers = keras.layers.TextVectorization(vocabulary=["a", "b", "c"])(inputs)
+            means = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(5, 2)(numbers))
+            model = keras.Model(inputs, means)
+            model.compile("sgd", "mse")
+        return model.predict(texts, verbose=0)
+
+    assert_close(predicted(scope3), predicted(contextlib.nullcontext()))
+
+
+@pytest.mark.skipif(IS_KERAS2 or not hasattr(keras.layers, "MelSpectrogram"), reason="of Keras 3")
+@TOLD
+def test_spectrograms_are_cut_off_below_the_loudest_of_the_batch(scope3):
+    series = np.random.default_rng(0).normal(size=(4, 32)).astype("float32") * np.float32([[1e-6], [1], [1], [1]])
+
+    def predicted(scope):
+        with scope:
+            layer = keras.layers.MelSpectrogram(fft_length=16, sequence_stride=4)
+            model = keras.Sequential([keras.Input((32,)), layer])
+            model.compile("sgd", "mse")
+        return model.predict(series, batch_size=4, verbose=0)
+
+    assert_close(predicted(scope3), predicted(contextlib.nullcontext()))
+
+
 class Predicts(keras.Model):
     def predict_step(self, data):
         x = data[0] if isinstance(data, tuple) else data
@@ -256,3 +320,29 @@ def test_a_step_with_global_mean_and_a_mean_of_its_own_gets_the_whole_batch(scop
     with pytest.warns(kte.errors.CustomStepWarning, match=told):
         model.fit(X, Y, batch_size=5, verbose=0)
     assert_close(np.asarray(model.seen.numpy()), np.mean(X))
+
+
+class Relative(keras.Model):
+    """Takes a global mean, but of what looks beyond its row already."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            squares = (self(x, training=True) - y) ** 2
+            loss = self.global_mean(squares / tf.stop_gradient(tf.reduce_max(squares)))
+        self.minimize(loss, self.trainable_variables, self.optimizer, tape)
+        return {"loss": loss}
+
+
+@pytest.mark.filterwarnings("ignore:.* has a step of its own, which:UserWarning")
+def test_a_global_mean_of_what_looks_beyond_its_row(scope3):
+    def outcome(scope):
+        keras.utils.set_random_seed(0)
+        with scope:
+            inputs = keras.Input((1,))
+            model = Relative(inputs, keras.layers.Dense(1)(inputs))
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model.fit(X, Y, batch_size=5, epochs=3, shuffle=False, verbose=0).history["loss"]
+
+    expected = outcome(kte.strategy_scope(require="cpu", replicas=1))
+    assert_close(np.asarray(outcome(scope3)), np.asarray(expected))

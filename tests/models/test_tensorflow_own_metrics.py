@@ -124,3 +124,25 @@ def test_which_metrics_need_the_whole_batch(scope3):
     with scope3:
         kinds = [OwnMean, keras.metrics.AUC, Largest, Summed, Total]
         assert [needs_whole_batch(kind(), batch, *rows) for kind in kinds] == [False, False, True, False, False]
+
+
+class OfRelativeWeights(Largest):
+    """Keeps a sum of errors, with weights that it divides by their mean, if there are any."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        errors = tf.abs(tf.cast(y_true, "float32") - y_pred)
+        if sample_weight is not None:
+            weights = tf.reshape(tf.cast(sample_weight, "float32"), [-1, 1])
+            errors *= weights / tf.reduce_mean(weights)
+        self.largest.assign_add(tf.reduce_sum(errors))
+
+
+@pytest.mark.skipif(IS_KERAS2, reason="Keras 2 calls an untyped mean otherwise")
+def test_a_metric_may_keep_sums_without_weights_only(scope3):
+    from keras_tpu_ext._runtime.tensorflow import batch
+    from keras_tpu_ext._runtime.training.compile_utils import needs_whole_batch
+
+    rows = tf.TensorSpec([None, 1]), tf.TensorSpec([None, 1])
+    with scope3:
+        metric = OfRelativeWeights()
+        assert [needs_whole_batch(metric, batch, *rows, weights) for weights in (None, rows[0])] == [False, True]

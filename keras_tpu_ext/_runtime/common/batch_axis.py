@@ -48,6 +48,16 @@ def first_mixed(values: Sequence[Value]) -> Value | None:
     return next((value for value in there if value.is_certain), there[0] if there else None)
 
 
+def of_examples(given: Sequence[Value]) -> Value:
+    """Return the value of what is right for the examples of any batch, if what is `given` has their rows."""
+    if (bad := first_mixed(given)) is not None:
+        return bad
+    for value in given:
+        if value.kind in ("sum", "mean", "size") or (value.kind == "rows" and value.axis):
+            return mixed(value.reason or "the rows are not the first axis")
+    return CONSTANT
+
+
 class Operand(NamedTuple):
     """A value and the rank of its tensor."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
@@ -212,8 +213,16 @@ def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
 
 
 def _regularizer_of_examples(stock: Any) -> Any:
-    """Return a regulariser of the examples only, corrected for Keras's division by the number of rows."""
-    of_examples = respects_padding(lambda outputs: stock(zero_invalid_rows(outputs)))
+    """Return a regulariser of the examples only, corrected for Keras's division by the number of rows.
+
+    Other regularisers than these may be no sums, to which a row of zeros adds nothing.
+    """
+
+    def of_examples(outputs: jax.Array) -> Any:
+        return stock(zero_invalid_rows(outputs))
+
+    if type(stock) in (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2):
+        of_examples = respects_padding(of_examples)
     return lambda outputs: (
         of_examples(outputs) * (BATCH.valid.shape[0] / BATCH.examples if DIVIDES_REGULARIZERS else 1)
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, first_mixed, join, mixed, rows
+from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, first_mixed, join, mixed, of_examples, rows
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.batch import OF_EXAMPLES, followed
@@ -22,8 +22,9 @@ from keras_tpu_ext._runtime.jax.jaxpr_rules import CONTROL_FLOW, Equation, Shape
 _summarize: Any = private("jax._src.source_info_util:summarize")
 
 # A prime and a number with many divisors: a reshape into pairs fails for the one, and code that asks whether rows
-# come in pairs does something else for the other. Not larger: code may make NumPy arrays of these sizes.
-SIZES = (61, 60)
+# come in pairs does something else for the other. More than twice as many, so that a half or a quarter of the rows
+# differs, too. Not larger: code may make NumPy arrays of these sizes.
+SIZES = (29, 60)
 _NUMBER = "the number of rows is used as a number"
 
 
@@ -122,7 +123,10 @@ class _Walk:
         shapes = [_shape(*variables) for variables in zip(one.invars, other.invars, strict=True)]
         results = [_shape(*variables) for variables in zip(one.outvars, other.outvars, strict=True)]
         equation = Equation(name, one.params, other.params, tuple(values), tuple(shapes), tuple(results))
-        if name in _CALLS.split():
+        if name in _CALLS.split() and _has_own_gradient(one) and set(values) != {CONSTANT}:
+            unknown = mixed(f"the gradient of {name}, which may combine rows", is_certain=False)
+            found = [_Entry(first_mixed(values) or unknown)] * len(results)
+        elif name in _CALLS.split():
             found = self._called(equation, _inner(pair), entries)
         elif name == "custom_linear_solve":
             found = self._solved(pair, entries)
@@ -138,7 +142,7 @@ class _Walk:
 
     def _called(self, equation: Equation, inner: Sequence[Any], entries: list[_Entry]) -> list[_Entry]:
         if equation.params.get("name") == OF_EXAMPLES:
-            return [_Entry(_of_examples(equation.values))] * len(equation.results)
+            return [_Entry(of_examples(equation.values))] * len(equation.results)
         if not hasattr(inner[0], "consts"):
             return self.open(inner, [], entries)
         skipped = len(entries) - len(inner[0].jaxpr.invars)  # a rule of its own may have arguments before
@@ -191,6 +195,10 @@ class _Walk:
         carry = _fixpoint([entry.value for entry in entries[constants : constants + carried]], round_)
         if over_rows and _has_sizes(bodies):
             return [mixed(_NUMBER)] * len(equation.results)
+        if over_rows and carried:  # what is carried depends on the number of rounds; backwards, so does each round
+            carry = [one_row] * carried
+            if params["reverse"]:
+                return [mixed("a scan over the rows begins with the last")] * len(equation.results)
         return [*carry, *(_stacked(value, one_row) for value in outputs)]
 
 
@@ -200,15 +208,6 @@ _CALLS = (
     "custom_vjp_call custom_vjp_call_jaxpr"
 )
 _OF_WHILE = ("cond_jaxpr", "body_jaxpr")
-
-
-def _of_examples(values: Sequence[Value]) -> Value:
-    if (bad := first_mixed(values)) is not None:
-        return bad
-    for value in values:
-        if value.kind in ("sum", "mean", "size") or (value.kind == "rows" and value.axis):
-            return mixed(value.reason or "the rows are not the first axis")
-    return CONSTANT
 
 
 def _of_numbers(one: Any, other: Any) -> _Entry:
@@ -275,6 +274,8 @@ def _settled(value: Value, shape: Shape, where: str) -> Value:
     if len(axes) > 1:
         return mixed(f"{where} compares rows with rows")
     per_row, rest = divmod(shape.real[axes[0]], SIZES[0])
+    if value.kind == "constant" and axes[0] and where in ("random_bits", "random_split"):
+        return mixed(f"{where} draws others for another number of rows", is_certain=False)
     if value.kind == "constant":
         return mixed(f"{where} makes something that is not as long as the batch") if rest else rows(axes[0], per_row)
     return value if value == rows(axes[0], per_row) and not rest else mixed(where, is_certain=False)
@@ -284,13 +285,34 @@ def _located(value: Value, equation: Any, known: set[str]) -> Value:
     """Return the value with the layer and the line of code where its reason is, if that is new."""
     if not value.reason or value.reason in known or _LOCATION.search(value.reason):
         return value
-    lines = _summarize(equation.source_info, num_frames=40).splitlines()
-    own = [line for line in lines if not re.search(r"[/\\](keras|keras_tpu_ext)[/\\]", line)]
+    own = [line for line in _frames(equation) if not re.search(r"[/\\](keras|keras_tpu_ext)[/\\]", line)]
     scopes = [part for part in str(equation.source_info.name_stack).split("/") if part and "(" not in part]
     where = "".join([f" in `{'/'.join(scopes)}`" if scopes else "", f" at {own[-1]}" if own else ""])
     return dataclasses.replace(value, reason=value.reason + where)
 
 
+def _frames(equation: Any) -> list[str]:
+    """Return the lines of code, but for JAX's, that made an operation, from the outermost on."""
+    lines: list[str] = _summarize(equation.source_info, num_frames=40).splitlines()
+    return lines
+
+
+def _has_own_gradient(equation: Any) -> bool:
+    """Return whether an operation has a gradient of the user's."""
+    place = _place(equation.params.get("bwd", equation.params.get("jvp_jaxpr_fun")))
+    if _OF_JAX in place:
+        place = _place(getattr(equation.params.get("call_jaxpr"), "jaxpr", None))
+    if _OF_JAX in place:  # of `jax.custom_gradient`: whoever calls it, perhaps by Keras, has made it
+        place = [place, *(line for line in _frames(equation) if not re.search(r"[/\\]keras[/\\]", line))][-1]
+    return bool(place) and not re.search(r"[/\\](jax|keras|keras_tpu_ext)[/\\]", place)
+
+
+def _place(function: Any) -> str:
+    """Return the place of the code that a jaxpr, or a function in its parameters, was made of."""
+    return str(getattr(getattr(function, "debug_info", None), "func_src_info", ""))
+
+
+_OF_JAX = "custom_derivatives.py"
 _LOCATION = re.compile(r" in `| at .*:\d")
 
 

@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, averaging, is_mean_local, valid_fraction
 from keras_tpu_ext._runtime.training import models
+from keras_tpu_ext._runtime.training.adapter import pads_to_longest
 from keras_tpu_ext._runtime.training.batch import Batch
 
 # The key of the epoch's number in a checkpoint of `BackupAndRestore`.
@@ -49,6 +50,13 @@ def _is_known(thing: Any) -> bool:
     module = str(getattr(thing, "__module__", ""))
     runs_code = thing is keras.layers.Lambda or module.endswith(".tf_op_layer")
     return module.startswith(("keras.", "tf_keras.", "keras_tpu_ext.")) and not runs_code
+
+
+def _layer_is_known(layer: Layer) -> bool:
+    functions = [layer.activity_regularizer, getattr(layer, "activation", None)]
+    of_layer = [type(layer), *(function for function in functions if function is not None)]
+    compares_rows = isinstance(layer.activity_regularizer, keras.regularizers.OrthogonalRegularizer)
+    return all(map(_is_known, of_layer)) and not compares_rows and not pads_to_longest(layer)
 
 
 class Keras2Adapter:
@@ -88,7 +96,7 @@ class Keras2Adapter:
         inner = model._kte.inner
         if not all(_is_known(function) for function in (type(inner).call, type(model).predict_step)):
             return [model.name]
-        return [layer.name for layer in inner._flatten_layers(include_self=False) if not _is_known(type(layer))]
+        return [layer.name for layer in inner._flatten_layers(include_self=False) if not _layer_is_known(layer)]
 
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""

@@ -8,6 +8,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.types import Layer, Model
 from keras_tpu_ext._runtime.compat.keras3 import functional_of
+from keras_tpu_ext._runtime.training.adapter import pads_to_longest
 
 # Of the operations that a functional model may have between its layers, the elementwise ones.
 _ELEMENTWISE = (
@@ -15,7 +16,7 @@ _ELEMENTWISE = (
     "Silu Softplus Sqrt Square Subtract Tanh TrueDivide"
 )
 # Keras's layers that mix the examples of a batch; ours handle padded rows.
-_MIXING = ("MixUp", "CutMix", "RandAugment", "AugMix")
+_MIXING = ("MixUp", "CutMix", "RandAugment", "AugMix", "MelSpectrogram")
 
 
 def own_layers(model: Model) -> list[str]:
@@ -49,6 +50,8 @@ def _layer_is_known(layer: Layer) -> bool:
     return (
         is_of_keras(type(layer))
         and not isinstance(layer, keras.layers.Lambda)
+        and not pads_to_longest(layer)
+        and not isinstance(layer.activity_regularizer, keras.regularizers.OrthogonalRegularizer)
         and not (type(layer).__name__ in _MIXING and type(layer).__module__.startswith("keras."))
         and all(function is None or is_of_keras(function) for function in functions)
         and 0 not in keras.tree.flatten(getattr(layer, "axis", None))

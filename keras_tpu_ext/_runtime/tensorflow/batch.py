@@ -102,6 +102,15 @@ def batch_context(
 
 
 @contextlib.contextmanager
+def prediction_context(data: Nest, has_rows: tf.Tensor | None) -> Iterator[None]:
+    """Within the block, sums over the batch count neither a row that stands in for none nor padded rows of `data`."""
+    with _restoring():
+        if not BATCH.is_trial:
+            BATCH.has_any, BATCH.valid = has_rows, valid_rows(data) if isinstance(data, PaddedBatch) else None
+        yield
+
+
+@contextlib.contextmanager
 def trial_context(data: Nest = None) -> Iterator[None]:
     """Within the block code is only traced: a user's own step with `data`, or anything else without a batch."""
     with _restoring():
@@ -294,7 +303,8 @@ def respects_padding(function: _Function) -> _Function:
     @functools.wraps(function)
     def marked(*args: Any, **kwargs: Any) -> Any:
         results = function(*args, **kwargs)
-        return tf.nest.map_structure(lambda leaf: of_rows(leaf) if tf.is_tensor(leaf) else leaf, results)
+        given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if tf.is_tensor(leaf) and hasattr(leaf, "op")]
+        return tf.nest.map_structure(lambda leaf: of_rows(leaf, given) if tf.is_tensor(leaf) else leaf, results)
 
     return cast(_Function, marked)
 
@@ -325,7 +335,7 @@ def position_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
     if isinstance(rows, int) and not tf.executing_eagerly():
         return replica * rows, count * rows
     (sizes,) = sum_over_replicas([tf.one_hot(replica, count, rows, 0, dtype=tf.int32)])
-    return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)
+    return respects_padding(lambda: (tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)))()
 
 
 def has_local_statistics(normalization: Layer) -> bool:

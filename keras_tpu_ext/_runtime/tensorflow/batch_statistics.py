@@ -47,6 +47,8 @@ def regularizer_of_whole_batch(stock: _Regularizer) -> _Regularizer:
 
     def regularizer(outputs: tf.Tensor) -> tf.Tensor:
         loss = stock(zero_invalid_rows(outputs))
+        if BATCH.is_trial and BATCH.role is None:
+            return loss / tf.cast(tf.shape(outputs)[0], loss.dtype)  # a mean, if it is a sum
         if BATCH.is_trial:
             return of_whole_batch(loss)
         if BATCH.role != "exact":

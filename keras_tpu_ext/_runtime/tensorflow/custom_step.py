@@ -29,6 +29,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     gather_examples,
     has_any,
     position_in_batch,
+    prediction_context,
     whole_batch_view,
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
@@ -67,7 +68,9 @@ def own_predict_step(model: Model) -> contextlib.AbstractContextManager[None]:
         if takes_whole_batch(model, step):
             return predict_on_whole_batch(step, data)
         has_rows = has_any(data)
-        return no_row_if_empty(step(one_row_if_empty(data, has_rows)), has_rows)
+        with prediction_context(data, has_rows):
+            outputs = step(one_row_if_empty(data, has_rows))
+        return no_row_if_empty(outputs, has_rows)
 
     return patched([(model, "a model's predict_step", lambda stock: wrapped_step)])
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Operand, Value, first_mixed, mixed, rows
+from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Operand, Value, first_mixed, mixed, of_examples, rows
 
 _WHOLE_BATCH = "kte_of_whole_batch"
 _ROWS = "kte_of_rows"
@@ -27,13 +27,17 @@ def is_of_library(file: str) -> bool:
 
 
 def of_whole_batch(value: tf.Tensor) -> tf.Tensor:
-    """Return `value`, marked for a walk as the same on every replica."""
+    """Return `value`, a sum over the rows, marked for a walk as the same on every replica."""
     return tf.identity(value, name=_WHOLE_BATCH)
 
 
-def of_rows(value: tf.Tensor) -> tf.Tensor:
-    """Return `value`, marked for a walk as right: of the rows, if their number is its first size, else of no row."""
-    return tf.identity(value, name=_ROWS)
+def of_rows(value: tf.Tensor, given: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return `value`, made of what is `given`, marked for a walk as right if that is.
+
+    It is of the rows, if their number is its first size, else of no row.
+    """
+    with tf.control_dependencies(given):
+        return tf.identity(value, name=_ROWS)
 
 
 class Size(NamedTuple):
@@ -83,12 +87,12 @@ class Walk:
 
     def _results(self, step: Step) -> Sequence[Value]:
         number = len(step.operation.outputs)
-        if _WHOLE_BATCH in step.operation.name:
-            return [CONSTANT] * number
-        if _ROWS in step.operation.name:
-            shape = step.output.shape
-            return [rows() if shape.rank and shape[0] is None else CONSTANT]
         bad = first_mixed(step.values)
+        if _WHOLE_BATCH in step.operation.name:
+            is_sum = all(value.kind in ("constant", "sum", "size") for value in step.values)
+            return [bad or (CONSTANT if is_sum else step.mixed(" of what is no sum", is_certain=False))] * number
+        if _ROWS in step.operation.name:
+            return [_of_rows(step)]
         if number and step.kind not in _ALWAYS_BY_RULE:
             if bad is not None:
                 return [bad] * number
@@ -101,7 +105,9 @@ class Walk:
         results = [found] * number if isinstance(found, Value) else list(found)
         if not number:
             self._note_effect(step)
-        return results if step.kind in _OF_SHAPES_ONLY else [_checked(step, value) for value in results]
+        if step.kind not in _OF_SHAPES_ONLY:
+            results = [_checked(step, value) for value in results]
+        return [_multiple(step, *each) for each in zip(step.operation.outputs, results, strict=True)]
 
     def _note_effect(self, step: Step) -> None:
         """Note that an operation without a rule changes something by what is not the same for every batch."""
@@ -145,6 +151,21 @@ def _checked(step: Step, value: Value) -> Value:
     if value == CONSTANT and any(each != CONSTANT for each in step.values) and not is_of_sizes:
         return step.mixed(", which depends on the batch", is_certain=False)
     return value
+
+
+def _multiple(step: Step, tensor: tf.Tensor, value: Value) -> Value:
+    """Return the value of a result, unless it has several sizes of which it is not known that all are of rows."""
+    if value.kind != "size" or tensor.shape.rank == 0 or tensor.ref() in step.known.sizes:
+        return value
+    given = [each for each, of_each in zip(step.inputs, step.values, strict=True) if of_each.kind == "size"]
+    is_multiple = step.kind not in _OF_SHAPES_ONLY and all(each.shape.rank == 0 for each in given)
+    return value if is_multiple else mixed(value.reason, is_certain=False)
+
+
+def _of_rows(step: Step) -> Value:
+    given = [tensor for operation in step.operation.control_inputs for tensor in operation.outputs]
+    value, shape = of_examples([step.known.value(tensor) for tensor in given]), step.output.shape
+    return rows() if value == CONSTANT and shape.rank and shape[0] is None else value
 
 
 def _without_rule(step: Step) -> Value:
@@ -237,10 +258,10 @@ class Step:
 
     def static(self, index: int) -> Any:
         """Return a constant input as an array."""
-        static = _static(self.inputs[index])
-        if static is None:
+        found = static_value(self.inputs[index])
+        if found is None:
             raise UnknownAxesError
-        return static
+        return found
 
     def is_zero(self, index: int) -> bool:
         """Return whether an input is a constant of nothing but zeros."""
@@ -337,12 +358,12 @@ _FOLDED: dict[str, Callable[[Any, list[Any]], Any]] = {
 }
 
 
-def _static(tensor: Any) -> Any:
+def static_value(tensor: Any) -> Any:
     """Return a constant that is computed from others, as an array; `None` if it is not known."""
-    static = tf.get_static_value(tensor)
-    if static is not None:
-        return np.asarray(static)
+    found = tf.get_static_value(tensor)
+    if found is not None:
+        return np.asarray(found)
     if tensor.op.type not in _FOLDED:
         return None
-    parts = [_static(each) for each in tensor.op.inputs]
+    parts = [static_value(each) for each in tensor.op.inputs]
     return None if any(part is None for part in parts) else _FOLDED[tensor.op.type](tensor.op, parts)

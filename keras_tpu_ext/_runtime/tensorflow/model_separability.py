@@ -131,7 +131,7 @@ def _of_own_prediction(model: Model, specs: Nest, step: Callable[..., Any]) -> S
 
 
 def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
-    """Return whether a user's own step can take a part of the batch: it is for replicas, and no mistake is seen.
+    """Return whether a user's own step can take a part of the batch: it is for replicas, and makes no mistake.
 
     That of a plain model is for replicas if it calls `global_mean`.
     """
@@ -146,7 +146,7 @@ def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
     found = of_step(traced, specs, _variables(model))
     if not is_for_replicas[0]:
         return _FOR_ONE_DEVICE
-    return found if found.is_certain and model._kte.is_plain else Separability()
+    return found if model._kte.is_plain else Separability()
 
 
 def _variables(model: Model) -> list[Variable]:

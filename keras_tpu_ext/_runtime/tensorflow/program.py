@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     has_any,
     needs_gather,
     note_shared,
+    prediction_context,
     valid_fraction,
     valid_rows,
     whole_batch_view,
@@ -71,7 +72,8 @@ class TensorFlowProgram(ExactProgram):
             return predict_on_whole_batch(self.model.predict_step, data)
         x, _, _ = keras.utils.unpack_x_y_sample_weight(with_none(data))
         has_rows = has_any(x)
-        outputs = self.adapter.forward(self.model, one_row_if_empty(x, has_rows), training=False)
+        with prediction_context(data, has_rows):
+            outputs = self.adapter.forward(self.model, one_row_if_empty(x, has_rows), training=False)
         outputs = no_row_if_empty(outputs, has_rows)
         return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
 
@@ -243,6 +245,10 @@ class TensorFlowProgram(ExactProgram):
         scaler, seed = self.compiled_state().loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self.adapter.scale_loss(optimizer, seed)
         gradients = tape.gradient(loss, variables, output_gradients=seed)
+        if BATCH.is_trial:
+            # A walk has no rules for what computes gradients; they are right for the batch if the loss is.
+            pairs = zip(gradients, variables, strict=True)
+            gradients = [g if g is None else tf.zeros(v.shape, g.dtype) + tf.cast(loss, g.dtype) for g, v in pairs]
         _mark_lookups_once_a_batch(self.model, gradients, variables)
         gradients = finite_if_empty(gradients, BATCH.has_any)
         return self.adapter.unscale_gradients(optimizer, gradients)

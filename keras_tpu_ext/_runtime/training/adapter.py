@@ -21,6 +21,7 @@ from keras_tpu_ext._runtime.common.types import (
     Tensor,
     Variable,
 )
+from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.batch import Batch
 
 
@@ -95,3 +96,11 @@ def is_overridden(model_class: type, name: str) -> bool:
     """Return whether a method of a model is that of a user's class, and not of this package."""
     owner = next(base for base in model_class.__mro__ if name in vars(base))
     return not owner.__module__.startswith("keras_tpu_ext.")
+
+
+def pads_to_longest(layer: Layer) -> bool:
+    """Return whether a layer of Keras pads each text to the longest of the batch."""
+    if not isinstance(layer, keras.layers.TextVectorization):
+        return False
+    config = layer.get_config()
+    return config["output_mode"] == "int" and config["output_sequence_length"] is None

@@ -176,13 +176,14 @@ def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor | None) -> bo
     The class attribute `keeps_sums = True` declares that such a metric keeps only sums. A metric that creates its
     variables when it is updated is assumed to: the replica that is traced first finds none, and all must do the same.
     """
-    if not hasattr(metric, _NEEDS_WHOLE_BATCH):
+    found, key = vars(metric).get(_NEEDS_WHOLE_BATCH, {}), specs_of(specs)
+    if key not in found:
         needs = False
         if has_own_update(metric) and metric.variables:
             with attributes_restored(metric):
                 needs = not batch.keeps_sums(metric.update_state, specs, metric.variables)
-        setattr(metric, _NEEDS_WHOLE_BATCH, needs)
-    return bool(getattr(metric, _NEEDS_WHOLE_BATCH))
+        vars(metric)[_NEEDS_WHOLE_BATCH] = found = {**found, key: needs}
+    return bool(found[key])
 
 
 def has_own_update(metric: Metric) -> bool:

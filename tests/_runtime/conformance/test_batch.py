@@ -29,7 +29,8 @@ class Asks(keras.layers.Layer):
         if training:
             ops, rows = _runtime.ops, _runtime.ops.shape(x)[0]
             first, total = _runtime.batch.position_in_batch(rows)
-            places = ops.reshape(ops.cast(first + ops.arange(rows, dtype="int32"), "float32"), (-1, 1))
+            places = _runtime.batch.respects_padding(lambda: first + ops.arange(rows, dtype="int32"))()
+            places = ops.reshape(ops.cast(places, "float32"), (-1, 1))
             weights = _runtime.batch.row_weights(x)
             # They broadcast: it may be one weight for all rows of a replica.
             weights = ops.ones_like(places) * (1.0 if weights is None else ops.reshape(weights, (-1, 1)))

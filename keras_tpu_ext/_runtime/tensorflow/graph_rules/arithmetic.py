@@ -134,7 +134,8 @@ def product_of(sizes: Sequence[Any]) -> Any:
 
 @rule("RealDiv", "Div", "DivNoNan")
 def _divide(step: Step) -> Value:
-    return CONSTANT if step.values[1].kind == "size" and step.is_zero(0) else elementwise(step, "divide")
+    is_zero = step.values[1].kind == "size" and step.is_zero(0)
+    return CONSTANT if is_zero else elementwise(step, "divide" if step.output.dtype.is_floating else None)
 
 
 @rule("Select")
@@ -154,6 +155,8 @@ def _bias(step: Step) -> Value:
 @rule("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm", "ArgMax", "ArgMin")
 def _reduce(step: Step) -> Value:
     value, how = step.values[0], step.kind.lower()
+    if how == "mean" and step.output.dtype.is_integer:
+        how = "rounded mean"
     if value.kind == "rows":
         keeps_axes = not step.kind.startswith("Arg") and step.attribute("keep_dims")
         return batch_axis.reduce(value, step.axes(1), step.where, how, keeps_axes=keeps_axes)
@@ -166,8 +169,9 @@ def _reduce(step: Step) -> Value:
 
 
 @rule("L2Loss")
-def _reduce_all(step: Step) -> Value:
-    return batch_axis.reduce(step.values[0], range(step.rank(0)), step.where, "sum")
+def _sum_of_squares(step: Step) -> Value:
+    value = step.values[0]
+    return Value("sum", reason=step.where) if value.kind == "rows" else mixed(value.reason)
 
 
 @rule(*_ALONG)
@@ -226,8 +230,8 @@ def _blocks(step: Step) -> Value:
     if value.axis:
         return step.mixed()
     if step.kind == "SpaceToBatchND":
-        return rows(0, -factor * value.per_row) if value.per_row > 0 else step.mixed(is_certain=False)
-    return rows(0, -value.per_row // factor) if value.per_row < 0 else step.mixed()
+        return rows(0, -factor) if value.per_row == 1 else step.mixed(is_certain=False)
+    return rows() if value.per_row == -factor else step.mixed()
 
 
 @rule("MatMul", "BatchMatMulV2", "BatchMatMulV3", "BatchMatMul")

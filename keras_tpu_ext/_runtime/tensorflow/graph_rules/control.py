@@ -19,6 +19,7 @@ from keras_tpu_ext._runtime.tensorflow.graph_axis import (
     graph_of_function,
     is_of_library,
     rule,
+    static_value,
 )
 from keras_tpu_ext._runtime.tensorflow.graph_rules.shapes import with_axis, without_axis
 
@@ -42,14 +43,22 @@ def _list_item(step: Step) -> Value:
     return step.values[0] if is_known else mixed(index.reason or step.where, is_certain=False)
 
 
-@rule("TensorListSetItem", "TensorListPushBack")
+@rule("TensorListSetItem")
 def _list_with_item(step: Step) -> Value:
-    return join(step.values[0], step.values[-1 if step.kind == "TensorListPushBack" else 2], step.where)
+    is_known = step.values[1] == CONSTANT
+    return join(step.values[0], step.values[2], step.where) if is_known else step.mixed(is_certain=False)
+
+
+@rule("TensorListPushBack")
+def _list_with_last(step: Step) -> Value:
+    return join(step.values[0], step.values[1], step.where)
 
 
 @rule("TensorListReserve", "EmptyTensorList", "TensorListLength")
 def _list(step: Step) -> Value:
-    return first_mixed(step.values) or CONSTANT
+    *_, number = step.values  # of its items; the other is the shape of an item
+    is_as_long_as_batch = step.kind == "TensorListReserve" and number != CONSTANT
+    return step.mixed(is_certain=False) if is_as_long_as_batch else first_mixed(step.values) or CONSTANT
 
 
 @rule("Rank", "RngReadAndSkip")
@@ -132,9 +141,17 @@ def _is_by_row(step: Step, gradient: Any) -> bool:
             known.values[above[-1].ref()] = value
         below = tf.nest.flatten(gradient(step.operation, *above))
     step.walk.through(graph, known, before)
-    found = [known.value(each) for each in below if each is not None]
     kinds = {value.kind for value in step.values}
-    return kinds <= {"rows", "constant"} and all(each.kind == "sum" or each in step.values for each in found)
+    pairs = [pair for pair in zip(below, step.values, strict=True) if pair[0] is not None]
+    return kinds <= {"rows", "constant"} and all(
+        known.value(each) == value if value.kind == "rows" else known.value(each).kind == "sum" or _is_zero(each)
+        for each, value in pairs
+    )
+
+
+def _is_zero(tensor: tf.Tensor) -> bool:
+    static = static_value(tensor)
+    return static is not None and not static.any()
 
 
 @rule("PartitionedCall", "StatefulPartitionedCall")

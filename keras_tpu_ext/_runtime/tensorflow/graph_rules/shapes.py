@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common import batch_axis
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, first_mixed, mixed, rows
-from keras_tpu_ext._runtime.tensorflow.graph_axis import Lookup, Result, Size, Step, UnknownAxesError, rule
+from keras_tpu_ext._runtime.tensorflow.graph_axis import (
+    Lookup,
+    Result,
+    Size,
+    Step,
+    UnknownAxesError,
+    rule,
+    static_value,
+)
 from keras_tpu_ext._runtime.tensorflow.graph_rules.arithmetic import elementwise, first_axis, fitting
 
 _RANDOM = (
@@ -159,6 +167,8 @@ def _parts(step: Step, index: int, axis: int, parts: Sequence[int]) -> Result:
         return batch_axis.along(value, step.axes(axis, step.rank(index)), step.where)
     if value.kind != "size" or sizes is None:
         return mixed(value.reason, is_certain=False) if value.kind == "size" else value
+    if -1 in parts:
+        raise UnknownAxesError
     ends = [len(sizes) * sum(parts[:i]) // sum(parts) for i in range(len(parts) + 1)]
     return [step.keep_sizes(sizes[ends[i] : ends[i + 1]], i) for i in range(len(parts))]
 
@@ -210,7 +220,14 @@ def _filled(sizes: Sequence[Any]) -> Value:
 )
 def _fill(step: Step) -> Value:
     is_constant = all(value.kind == "constant" for value in step.values[1:])
-    return _filled(step.known_sizes(0)) if is_constant else step.mixed(is_certain=False)
+    filled = _filled(step.known_sizes(0)) if is_constant else step.mixed(is_certain=False)
+    is_fixed = step.kind.startswith("Stateless") and _is_fixed(step.inputs[1])
+    return step.mixed(" draws the same for each part of a batch") if filled.kind == "rows" and is_fixed else filled
+
+
+def _is_fixed(seed: Any) -> bool:
+    """Return whether a seed, or a key that is made of one, is a constant."""
+    return static_value(seed.op.inputs[0] if seed.op.type.startswith("StatelessRandomGetKey") else seed) is not None
 
 
 @rule("MatrixSolve", "MatrixTriangularSolve", "CholeskyGrad", "BatchMatrixSolve")
