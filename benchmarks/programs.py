@@ -146,7 +146,7 @@ def main() -> int:
     )
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a process")
     parser.add_argument("--memory", type=float, default=8.0, help="GiB at which a process is ended, on Linux")
-    parser.add_argument("--dropin", action="store_true", help="import keras_tpu_ext.dropin before the run in the scope")
+    parser.add_argument("--dropin", action="store_true", help="run in the scope after keras_tpu_ext.dropin")
     parser.add_argument("--run", choices=("plain", "scope", "noise"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

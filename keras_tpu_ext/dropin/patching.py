@@ -1,6 +1,6 @@
 """Replace or add attributes of the frameworks, for as long as the process lives.
 
-Not as `_runtime` patches, which takes its patches back: what stands here is there before, and a later patch goes round it.
+Not as `_runtime` patches, which takes its patches back: this is there before, and a later patch goes round it.
 """
 
 from __future__ import annotations
