@@ -219,33 +219,21 @@ CONTROL: dict[str, Callable[..., Any]] = {
     "foldl": _fold(last=False),
     "foldr": _fold(last=True),
 }
-# Of these a functional model runs the functions while it is built, which may use its tensors.
-_RUNS_ON_KERAS_TENSORS = ("case", "cond", "switch_case", "while_loop")
 
 _RANDOM = ("gamma", "normal", "truncated_normal", "uniform")  # these get no tensor to choose by
 
 
-def _on_keras_tensors(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for a function of `_RUNS_ON_KERAS_TENSORS`."""
-
-    def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if not tensors.has_jax_value((args, kwargs)):
-                return original(*args, **kwargs)
-            mapped(f"tf.{name}", "the same on JAX")
-            return CONTROL[name](*args, **kwargs)
-
-        return function
-
-    return decorate
+def _at_once(name: str, args: Any, kwargs: Any) -> Any:
+    """Run a function that a functional model runs while it is built, as its functions may use the model's tensors."""
+    mapped(f"tf.{name}", "the same on JAX")
+    return CONTROL[name](*args, **kwargs)
 
 
 def install() -> None:
     """Replace TensorFlow's functions in the modules where programs find them."""
     TABLE.update(CONTROL, custom_gradient=with_gradient)
     makers = {name: by_argument(name) for name in CONTROL}
-    makers |= {name: _on_keras_tensors(name) for name in _RUNS_ON_KERAS_TENSORS}
+    makers |= {name: by_argument(name, run=_at_once) for name in ("case", "cond", "switch_case", "while_loop")}
     makers |= {"custom_gradient": custom_gradient, "recompute_grad": recompute_grad}
     v1, v2 = tf.compat.v1, tf.compat.v2
     for path, module in (("tensorflow", tf), ("tensorflow.compat.v1", v1), ("tensorflow.compat.v2", v2)):

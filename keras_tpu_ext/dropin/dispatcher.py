@@ -41,19 +41,20 @@ def _name_of(op: Any) -> str:
 
 
 def by_argument(
-    name: str, is_chosen: Callable[[Any], bool] = has_jax_value
+    name: str, is_chosen: Callable[[Any], bool] = has_jax_value, run: Callable[..., Any] = call
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that sends a TensorFlow function to the table where it gets a JAX value.
 
     Args:
         name: Its name in the table.
         is_chosen: Whether it goes there, if that is not for its arguments.
+        run: What runs it then, as `call` does.
     """
 
     def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            return call(name, args, kwargs) if is_chosen((args, kwargs)) else original(*args, **kwargs)
+            return run(name, args, kwargs) if is_chosen((args, kwargs)) else original(*args, **kwargs)
 
         return function
 

@@ -28,7 +28,7 @@ _GET_ITEM = "__operators__.getitem"
 
 
 def has_jax_value(values: Any) -> bool:
-    """Return whether a JAX array, a tracer, Keras's `Variable` or `KerasTensor`, or an open size is in a structure."""
+    """Return whether a structure has a JAX array, a tracer, Keras's `Variable` or `KerasTensor`, or an open size."""
     if isinstance(values, _JAX_VALUES) or is_size(values):
         return True
     if isinstance(values, dict):
@@ -180,6 +180,11 @@ class Shape(tuple[Any, ...]):
         """Return the shape as a list."""
         return list(self)
 
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raise TensorFlow's error if the other shape does not fit; an open size fits every size."""
+        ours, theirs = ([n if isinstance(n, int) else None for n in shape] for shape in (self, other))
+        tf.TensorShape(ours).assert_is_compatible_with(theirs)
+
     @property
     def rank(self) -> int:
         """The number of axes."""
@@ -264,6 +269,7 @@ def install() -> None:
         add(kind, "get_shape", _get_shape)
     add(array, "numpy", _numpy)
     replace(keras.KerasTensor, "keras.KerasTensor.shape", _with_shape)
+    replace(keras.Variable, "keras.Variable.shape", _with_shape)
     replace(keras.KerasTensor, "keras.KerasTensor.__getitem__", _with_open_sizes)
     replace(jax.core.Tracer, "jax.core.Tracer.shape", _with_shape)
     replace(array, "jax.Array.shape", _with_shape)

@@ -55,6 +55,7 @@ CASES = {
     "categorical_crossentropy, axis": lambda K, x: K.categorical_crossentropy(
         K.softmax(K.constant(OTHER)), K.exp(x), axis=1
     ),
+    "categorical_crossentropy, of two": lambda K, x: K.categorical_crossentropy(K.softmax(-x), K.softmax(x)),
     "clip": lambda K, x: K.clip(x, -0.5, 0.5),
     "clip, one side": lambda K, x: K.clip(x, 0.0, None),
     "concatenate": lambda K, x: K.concatenate([x, x * 2, K.constant(OTHER)]),

@@ -113,8 +113,8 @@ def gradients_of(name, case, arrays):
 
 
 # In the gate: what has a corner, and what has a gradient of its own.
-GRADIENTS = """math.abs math.maximum math.multiply_no_nan math.reduce_max math.l2_normalize math.xlogy nn.relu6 nn.selu
-    clip_by_norm nn.conv2d_transpose nn.moments nn.softmax_cross_entropy_with_logits nn.max_pool gather"""
+GRADIENTS = """math.abs math.maximum math.multiply_no_nan math.reduce_max math.l2_normalize math.xlogy nn.relu6
+    nn.selu clip_by_norm nn.conv2d_transpose nn.moments nn.softmax_cross_entropy_with_logits nn.max_pool gather"""
 
 
 @pytest.mark.parametrize("name", mostly_exhaustive(CASES, GRADIENTS.split()))

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.keras import backend as K  # noqa: N812, as all programs call it
 
 import keras_tpu_ext as kte
-from dropin.keras_backend_cases import CASES, NO_FLOATS, X
+from dropin.keras_backend_cases import CASES, KERNEL, NO_FLOATS, X
+from dropin.tiers import mostly_exhaustive
 from keras_tpu_ext.dropin import OutOfReachError
 from keras_tpu_ext.dropin.keras_backend import names
 
@@ -34,7 +35,9 @@ def test_a_function_gives_tensorflows_numbers_in_a_trace(name):
     np.testing.assert_allclose(found, wanted, **CLOSE)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in NO_FLOATS])
+@pytest.mark.parametrize(
+    "name", mostly_exhaustive(set(CASES) - set(NO_FLOATS), ["batch_dot", "ctc_batch_cost", "rnn"])
+)
 def test_its_gradient_is_tensorflows(name):
     x = tf.constant(X)
     with tf.GradientTape() as tape:
@@ -46,7 +49,10 @@ def test_its_gradient_is_tensorflows(name):
     np.testing.assert_allclose(found, wanted, **CLOSE)
 
 
-@pytest.mark.parametrize("name", CASES)
+IN_MODELS = ["conv2d", "dot", "mean", "resize_images", "softmax", "switch, few axes", "rnn, backwards, masked"]
+
+
+@pytest.mark.parametrize("name", mostly_exhaustive(CASES, IN_MODELS))
 def test_it_runs_in_a_functional_model(name):
     inputs = keras.Input(batch_shape=X.shape)
     model = keras.Model(inputs, CASES[name](K, inputs))
@@ -96,6 +102,13 @@ def test_variables_are_used_in_a_trace():
     np.testing.assert_allclose(found, X * [1, 2, 3] + [2, 1, 1], **CLOSE)
     assert K.random_normal_variable((2, 3), 0, 1, seed=1).shape == (2, 3)
     assert K.get_value(K.random_uniform_variable((50,), 2, 3)).min() >= 2
+
+
+def test_variables_are_kernels():
+    kernel = keras.Variable(KERNEL[0])
+    wanted = on_tensorflow(lambda _, x: K.conv1d(x, tf.constant(KERNEL[0]), padding="causal"))
+    np.testing.assert_allclose(jax.jit(lambda x: K.conv1d(x, kernel, padding="causal"))(X), wanted, **CLOSE)
+    assert kernel.shape.as_list() == [3, 3, 2]
 
 
 def test_a_variable_is_updated():
@@ -178,9 +191,6 @@ def test_the_phase_is_that_of_the_call():
     model = keras.Sequential([keras.Input((2,)), noise, asks])
     assert np.unique(model.predict(x, verbose=0)) == [1]
     assert set(np.unique(model(x, training=True))) == {11, 12}
-    with K.learning_phase_scope(1):
-        assert K.learning_phase() == 1
-    assert K.learning_phase() == 0
 
 
 def test_a_function_between_tensors_of_a_model():
@@ -195,20 +205,16 @@ def test_a_function_between_tensors_of_a_model():
         K.function([model.input, K.learning_phase()], [model.output])
 
 
-def test_placeholders_and_statistics():
+def test_placeholders():
     x = K.placeholder((None, 4))
     assert K.int_shape(x) == (None, 4)
     assert K.is_keras_tensor(x)
     assert K.ndim(K.placeholder(ndim=3)) == 3
-    normal, mean, var = K.normalize_batch_in_training(jax.numpy.asarray(X), None, None, [0, 1])
-    np.testing.assert_allclose(normal, (X - X.mean((0, 1))) / np.sqrt(X.var((0, 1)) + 1e-3), **CLOSE)
-    np.testing.assert_allclose(mean, X.mean((0, 1)), **CLOSE)
-    np.testing.assert_allclose(var, X.var((0, 1)), **CLOSE)
     np.testing.assert_allclose(jax.jit(lambda x: K.logsumexp(x, axis=-1))(X), np.log(np.exp(X).sum(-1)), **CLOSE)
     assert jax.jit(lambda x: K.print_tensor(x, "x is"))(X).shape == X.shape
 
 
-@pytest.mark.parametrize("name", ["gradients", "get_session", "local_conv2d"])
+@pytest.mark.parametrize("name", ["gradients", "get_session"])
 def test_what_needs_a_graph_says_what_to_write(name):
     with pytest.raises(OutOfReachError, match=r"graph of TensorFlow.*Write instead"):
         getattr(K, name)(None, None)
@@ -218,7 +224,6 @@ def test_what_was_about_sessions_does_nothing():
     K.set_session(None)
     K.manual_variable_initialization(True)
     K.set_learning_phase(0)
-    K.reset_uids()
     K.clear_session()
 
 
@@ -228,9 +233,9 @@ def test_labels_out_of_range_give_no_silent_number():
 
 
 def test_shapes_that_do_not_fit_are_told():
-    with pytest.raises(ValueError, match="two tensors of one shape"):
-        jax.jit(lambda x: K.categorical_crossentropy(x, x[:, :2]))(X)
-    with pytest.raises(ValueError, match="two batches of one size"):
+    with pytest.raises(ValueError, match="more axes than what it chooses"):
+        jax.jit(lambda x: K.switch(x > 0, x[0], x[1]))(X)
+    with pytest.raises(ValueError, match="batch"):
         jax.jit(lambda x: K.batch_dot(x, x[:2]))(X)
-    with pytest.raises(OutOfReachError, match="output_padding"):
-        jax.jit(lambda x: K.conv2d_transpose(x[None], np.ones((2, 2, 3, 3), "float32"), (1, 9, 9, 3)))(X)
+    with pytest.raises(ValueError, match="are incompatible"):
+        jax.jit(lambda x: K.categorical_crossentropy(x, x[:, :2]))(X)

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext.dropin  # noqa: F401, installs what this is about
+from dropin.tiers import mostly_exhaustive
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -60,12 +61,22 @@ class Call(keras.layers.Layer):
         return self.function(x)
 
 
-@pytest.mark.parametrize("kind", ["between layers", "in a layer"])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_open_sizes(name, kind):
-    shape, function = FUNCTIONS[name]
-    inputs = keras.Input(shape)
-    model = keras.Model(inputs, function(inputs) if kind == "between layers" else Call(function)(inputs))
-    for size in (6, 7):
+def check(name, function, model, sizes):
+    shape = FUNCTIONS[name][0]
+    for size in sizes:
         x = np.random.default_rng(0).random((3, *(size if n is None else n for n in shape)), "float32")
         np.testing.assert_allclose(model.predict(x, verbose=0), function(tf.constant(x)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_open_sizes_between_layers(name):
+    shape, function = FUNCTIONS[name]
+    inputs = keras.Input(shape)
+    check(name, function, keras.Model(inputs, function(inputs)), [6])
+
+
+@pytest.mark.parametrize("name", mostly_exhaustive(FUNCTIONS, ["causal mask", "resize to double", "gather"]))
+def test_open_sizes_in_a_layer(name):
+    shape, function = FUNCTIONS[name]
+    inputs = keras.Input(shape)
+    check(name, function, keras.Model(inputs, Call(function)(inputs)), [6, 7])

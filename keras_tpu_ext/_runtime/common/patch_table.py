@@ -138,6 +138,7 @@ keras2/program.py
   process: a model's _distribution_strategy: a model made elsewhere moves to the block's
 dropin/tensors.py
   process: keras.KerasTensor.shape: old programs read x.shape.as_list() and .rank
+  process: keras.Variable.shape: old programs read x.shape.as_list() and .rank
   process: jax.core.Tracer.shape: old programs read x.shape.as_list() and .rank
   process: jax.Array.shape: old programs read x.shape.as_list() and .rank
   process: keras.src.saving.serialization_lib.serialize_keras_object: a model with constants of TensorFlow is saved
@@ -164,15 +165,16 @@ dropin/keras_backend/__init__.py
   process: keras.src.legacy.backend.count_params, dtype, gradients, int_shape, ndim:
     they know JAX's values; there is no graph of TensorFlow
 dropin/control.py
-  process: tensorflow.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
-    on JAX values they compute with JAX
-  process: tensorflow.compat.v1.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
-    on JAX values they compute with JAX
-  process: tensorflow.compat.v2.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop, custom_gradient, recompute_grad:
-    on JAX values they compute with JAX
+  process: tensorflow.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop,
+    custom_gradient, recompute_grad: on JAX values they compute with JAX
+  process: tensorflow.compat.v1.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop,
+    custom_gradient, recompute_grad: on JAX values they compute with JAX
+  process: tensorflow.compat.v2.case, cond, foldl, foldr, map_fn, scan, switch_case, vectorized_map, while_loop,
+    custom_gradient, recompute_grad: on JAX values they compute with JAX
   process: tensorflow.random.gamma, normal, truncated_normal, uniform: each step of JAX draws anew
   process: tensorflow.compat.v1.random.gamma, normal, truncated_normal, uniform: each step of JAX draws anew
-  process: tensorflow.compat.v1.random_gamma, random_normal, random_uniform, truncated_normal: each step of JAX draws anew
+  process: tensorflow.compat.v1.random_gamma, random_normal, random_uniform, truncated_normal:
+    each step of JAX draws anew
   process: tensorflow.python.eager.polymorphic_function.polymorphic_function.Function.__call__:
     on JAX values it is the Python function
   process: jax.core.Tracer.__bool__: the error says what to write instead of AutoGraph

@@ -233,7 +233,7 @@ def _hsv_to_rgb(x: Array) -> Array:
 
 
 def _rgb_to_grayscale(x: Array) -> Array:
-    gray = jnp.sum(_convert_dtype(x, "float32", False) * np.float32([0.2989, 0.587, 0.114]), -1, keepdims=True)
+    gray = jnp.sum(_convert_dtype(x, "float32", False) * jnp.asarray([0.2989, 0.587, 0.114]), -1, keepdims=True)
     return _convert_dtype(gray, x.dtype, False)
 
 

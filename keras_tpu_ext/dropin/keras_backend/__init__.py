@@ -96,7 +96,6 @@ ADDED: dict[str, Callable[..., Any]] = {
     "in_test_phase": lambda x, alt, training=None: variables.in_train_phase(alt, x, training),
     "in_train_phase": variables.in_train_phase,
     "learning_phase": variables.learning_phase,
-    "learning_phase_scope": variables.learning_phase_scope,
     "logsumexp": lambda x, axis=None, keepdims=False: tf.reduce_logsumexp(x, axis, keepdims),
     "manual_variable_initialization": _nothing,
     "placeholder": _placeholder,
@@ -107,14 +106,9 @@ ADDED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _by_argument(name: str) -> Make:
-    """Return what makes a function that goes to the table with a JAX value."""
-    return dispatcher.by_argument(_IN_TABLE + name)
-
-
 def _switch(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `switch` that calls functions of its own accord in a functional model, where they make its tensors."""
-    by_argument = _by_argument("switch")(original)
+    by_argument = dispatcher.by_argument(_IN_TABLE + "switch")(original)
 
     @functools.wraps(original)
     def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
@@ -145,7 +139,7 @@ def _outside_of_graphs(name: str, ours: Callable[..., Any]) -> Make:
 def _makers() -> dict[str, Make]:
     """Return what makes each function that is replaced from Keras's own."""
     return {
-        **{name: _by_argument(name) for name in ARRAYS},
+        **{name: dispatcher.by_argument(_IN_TABLE + name) for name in ARRAYS},
         "switch": _switch,
         **{name: _outside_of_graphs(name, ours) for name, ours in VARIABLES.items()},
         **{name: functools.partial(lambda ours, original: ours, ours) for name, ours in ALWAYS.items()},

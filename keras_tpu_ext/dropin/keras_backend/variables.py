@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -103,8 +102,7 @@ def set_value(x: Any, value: Any) -> None:
         raise TypeError(f"K.set_value needs a variable, not {x!r}. Write instead: an assignment")
 
 
-def batch_set_value(tuples: Any) -> None:
-    """Assign to several variables."""
+def _batch_set_value(tuples: Any) -> None:
     for one, value in tuples:
         set_value(one, value)
 
@@ -125,16 +123,6 @@ def set_learning_phase(value: int) -> None:
     _PHASE[0] = int(value)
 
 
-@contextlib.contextmanager
-def learning_phase_scope(value: int) -> Iterator[None]:
-    """Say what `K.learning_phase()` is within a block."""
-    before, _PHASE[0] = _PHASE[0], int(value)
-    try:
-        yield
-    finally:
-        _PHASE[0] = before
-
-
 def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
     """Choose `x` in training, else `alt`; either may be a function."""
     training = learning_phase() if training is None else training
@@ -147,7 +135,7 @@ def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
 # These are not chosen by argument: TensorFlow's own in its graphs, as inside of tf.data, and these elsewhere.
 VARIABLES: dict[str, Callable[..., Any]] = {
     "batch_get_value": lambda tensors: list(map(get_value, tensors)),
-    "batch_set_value": batch_set_value,
+    "batch_set_value": _batch_set_value,
     "eye": lambda size, dtype=None, name=None: variable(jnp.eye(size), dtype, name),
     "get_value": get_value,
     "ones": lambda shape, dtype=None, name=None: variable(jnp.ones(tuple(shape)), dtype, name),
