@@ -11,9 +11,6 @@ _PARTS = ("tpu", "tensors", "dispatcher", "control", "keras_backend", "old_keras
 
 def install() -> None:
     """Replace what old programs use, and print a summary when the process ends."""
-    for part in _PARTS:
-        try:
-            importlib.import_module(f"keras_tpu_ext.dropin.{part}").install()
-        except Exception as error:  # while it is being built
-            print("dropin: NOT YET", part, repr(error)[:300])
+    for part in _PARTS:  # some can be imported only when those before are installed
+        importlib.import_module(f"keras_tpu_ext.dropin.{part}").install()
     report.print_at_exit()

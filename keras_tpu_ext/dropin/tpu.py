@@ -56,6 +56,12 @@ def _tpu_scope() -> Scope | None:
     return None if hardware.find_tpu() is None else strategy_scope(require="tpu")
 
 
+@functools.cache
+def _default_scope() -> Scope:
+    """Open one device, for a program without a strategy: losses that are not reduced train as on TensorFlow there."""
+    return strategy_scope(tpu=False, replicas=1)
+
+
 class TPUClusterResolver:
     """The TPU of this machine, under the name that TensorFlow has for one that it connects to.
 
@@ -133,7 +139,7 @@ class Strategy:
         mapped("strategy.scope()", "keras_tpu_ext.strategy_scope()")
         _OPEN.strategies.append(self)
         try:
-            with self._scope or contextlib.nullcontext():
+            with self._scope or _default_scope():
                 yield self
         finally:
             _OPEN.strategies.pop()

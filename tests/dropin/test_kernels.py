@@ -49,7 +49,7 @@ def test_a_kernel_with_the_line_gives_the_numbers_of_old(name, replicas, tmp_pat
 
 
 @pytest.mark.runtimes("keras2_tf215")
-@pytest.mark.parametrize("name", map(kernel, running.KERNELS))
+@pytest.mark.parametrize("name", [kernel(name) for name in running.KERNELS])
 def test_the_references_are_what_kernels_give_on_tensorflow_215(name, tmp_path):
     check(name, running.run(name, folder=tmp_path), 1)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dropin import running
-from dropin.test_kernels import check, kernels
+from dropin.test_kernels import check, kernel
 from keras_tpu_ext.tools.migrate import migrate
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -49,7 +49,7 @@ def run(path, replicas):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("replicas", [1, 8])
-@pytest.mark.parametrize("name", kernels(()))
+@pytest.mark.parametrize("name", [kernel(name) for name in running.KERNELS])
 def test_a_written_program_gives_the_numbers_of_old(name, replicas, tmp_path):
     written = tmp_path / "kernel.py"
     assert migrate(running.HERE / "kernels" / f"{name}.py", write=True, output=written).ok
