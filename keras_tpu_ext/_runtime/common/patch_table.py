@@ -237,6 +237,9 @@ dropin/old_keras/calls.py
 dropin/old_keras/lambdas.py
   process: keras.layers.Lambda._serialize_function_to_config, from_config: lambdas that this program has saved
   process: keras.src.utils.python_utils.func_load: these, and not the code of a file
+dropin/old_keras/merging.py
+  process: keras.src.layers.merging.base_merge.Merge.compute_mask, _apply_merge_op_and_or_mask: masks as in Keras 2
+  process: keras.layers.Multiply._merge_function: the product, masked or not
 dropin/old_keras/logits.py
   process: keras.src.backend.jax.nn.softmax, sigmoid: remember what they were given
   process: keras.src.backend.jax.nn.categorical_crossentropy, sparse_categorical_crossentropy, binary_crossentropy:
