@@ -149,8 +149,8 @@ dropin/dispatcher.py
   process: tensorflow.image.grayscale_to_rgb, psnr: these do not ask a dispatcher about JAX's values
 dropin/tpu.py
   process: tensorflow.distribute.cluster_resolver.TPUClusterResolver: the TPU is JAX's
-  process: tensorflow.distribute.TPUStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, get_strategy, has_strategy:
-    models train in a strategy_scope()
+  process: tensorflow.distribute.TPUStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, get_strategy,
+    has_strategy: models train in a strategy_scope()
   process: tensorflow.distribute.experimental.TPUStrategy: models train in a strategy_scope()
   process: tensorflow.tpu.experimental.initialize_tpu_system, shutdown_tpu_system: the TPU is JAX's
   process: tensorflow.config.experimental_connect_to_cluster, experimental_connect_to_host: the TPU is in this machine
