@@ -220,7 +220,13 @@ CONTROL: dict[str, Callable[..., Any]] = {
     "foldr": _fold(last=True),
 }
 
-_RANDOM = ("gamma", "normal", "truncated_normal", "uniform")  # these get no tensor to choose by
+# These get no tensor to choose by. Beside each its name in `tf.compat.v1`.
+_RANDOM = {
+    "gamma": "random_gamma",
+    "normal": "random_normal",
+    "truncated_normal": "truncated_normal",
+    "uniform": "random_uniform",
+}
 
 
 def _at_once(name: str, args: Any, kwargs: Any) -> Any:
@@ -239,11 +245,10 @@ def install() -> None:
     for path, module in (("tensorflow", tf), ("tensorflow.compat.v1", v1), ("tensorflow.compat.v2", v2)):
         for name, make in makers.items():
             replace(module, f"{path}.{name}", make)
-    for name in _RANDOM:
+    for name, old in _RANDOM.items():
         make = by_argument(f"random.{name}", _is_of_layer)
         replace(tf.random, f"tensorflow.random.{name}", make)
         replace(v1.random, f"tensorflow.compat.v1.random.{name}", make)
-        old = name if name.startswith("truncated") else f"random_{name}"
         replace(v1, f"tensorflow.compat.v1.{old}", make)
     replace(polymorphic_function.Function, f"{polymorphic_function.__name__}.Function.__call__", _call_of_function)
     replace(jax.core.Tracer, "jax.core.Tracer.__bool__", _as_condition)

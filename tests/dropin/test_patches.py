@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from keras_tpu_ext._runtime.common.patch_table import PATCHED
+from keras_tpu_ext._runtime.common.private_names import DROPIN
+from private_names import check_import
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -80,3 +82,8 @@ def test_all_that_is_replaced_is_in_the_table():
     changed = next(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     print("\n".join(changed))
     assert changed == []
+
+
+@pytest.mark.parametrize("path", [name for name in DROPIN if ":" in name])
+def test_a_private_name_is_still_there(path):
+    check_import(path)

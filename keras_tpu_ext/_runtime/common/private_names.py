@@ -198,6 +198,35 @@ jax.experimental.topologies: get_topology_desc
 jaxlib.mlir.ir:Module. parse
 """)
 
+# Of the drop-in.
+DROPIN = _names("""
+jax._src.array: ArrayImpl
+keras.src: activations constraints metrics regularizers
+keras.src.backend.jax: random
+keras.src.backend.jax.trainer: JAXTrainer
+keras.src.callbacks.monitor_callback: MonitorCallback
+keras.src.layers.merging: base_merge
+keras.src.legacy: backend
+keras.src.legacy.saving: legacy_h5_format saving_utils
+keras.src.ops.function: map_graph
+keras.src.random: seed_generator
+keras.src.saving: serialization_lib
+keras.src.trainers.trainer: Trainer
+keras.src.utils: jax_utils python_utils tracking
+keras.src.utils.jax_utils: is_in_jax_tracing_scope
+keras.src.utils.python_utils: default is_default
+tensorflow.python.compat: v2_compat
+tensorflow.python.eager.polymorphic_function: polymorphic_function
+tensorflow.python.ops: array_ops lookup_ops
+tensorflow.python.ops.resource_variable_ops: BaseResourceVariable
+tensorflow.python.saved_model: function_deserialization
+tensorflow.python.util: dispatch tf_export
+Adam. _momentums _velocities _velocity_hats
+Dense. _kernel
+Function. _nodes _operations_by_depth _outputs _run_through_graph
+Layer. _seed_generators
+""")
+
 EVERY = (
     *KERAS3,
     *KERAS3_TENSORFLOW,
@@ -213,4 +242,5 @@ EVERY = (
     *BEFORE_TENSORFLOW_2_19,
     *FROM_TENSORFLOW_2_19,
     *COMPILER,
+    *DROPIN,
 )
