@@ -8,8 +8,7 @@ from dropin import running
 
 pytestmark = pytest.mark.runtimes("keras3_jax", "keras2_tf215")
 
-# One for each way in: COLAB_TPU_ADDR, a table in folds, attention in tf functions on a model of its own.
-QUICK = {"fashion_mnist_colab", "kfold_tabular", "attention_tf_ops"}
+QUICK = {"kfold_tabular"}  # it opens the TPU again and again
 LEARNS = {
     "cutmix_mixup",  # by chance, and its batch grows with the replicas
     "reuters_conv1d",  # Nadam, whose momentum in Keras 2.15 grows with each variable; the drop-in tells

@@ -15,6 +15,9 @@ LINE = "import keras_tpu_ext.dropin\n"
 CHOSEN = "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'\n"
 
 
+BEFORE = "Keras was imported before, on tensorflow"
+
+
 def run(program, **environ):
     """Run a program without a choice of Keras's backend; return what it printed."""
     before = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
@@ -60,6 +63,7 @@ def test_a_rehearsal_looks_like_a_tpu():
     assert "tf.tpu.experimental.initialize_tpu_system" in printed.split("old names were mapped")[1]
 
 
+@pytest.mark.exhaustive
 def test_without_a_tpu_the_program_takes_its_own_way():
     printed = run(LINE + FIND)
     assert "Please provide a TPU Name to connect to." in printed
@@ -98,14 +102,15 @@ def test_colabs_address_and_a_loop_of_ones_own():
             f"import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; import keras\n{LINE}",
             "Make `import keras_tpu_ext",
         ),
-        ("import keras_tpu_ext\n" + LINE, "Keras was imported before, on tensorflow"),
-        ("from keras_tpu_ext import dropin", "Keras was imported before, on tensorflow"),
+        pytest.param("import keras_tpu_ext\n" + LINE, BEFORE, marks=pytest.mark.exhaustive),
+        pytest.param("from keras_tpu_ext import dropin", BEFORE, marks=pytest.mark.exhaustive),
     ],
 )
 def test_too_late_is_an_error_with_the_line_to_move(program, text):
     assert text in run(program)
 
 
+@pytest.mark.exhaustive
 def test_a_backend_that_was_chosen_is_told():
     program = (
         f"import os; os.environ['KERAS_BACKEND'] = 'tensorflow'\n{LINE}import keras; print(keras.backend.backend())"
