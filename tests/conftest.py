@@ -51,7 +51,7 @@ collect_ignore_glob = []
 if "keras3_jax" not in RUNTIMES or importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob.append("both/*")  # these are about JAX with TensorFlow beside it
     if "keras2_tf215" not in RUNTIMES:  # on which old programs run as they are
-        collect_ignore_glob.append("dropin/*")
+        collect_ignore_glob.append("dropin")  # and not only its files: its conftest.py imports the drop-in
 if importlib.util.find_spec("libtpu") is None:
     collect_ignore_glob.append("compiler/*")  # these ask the TPU compiler
 
