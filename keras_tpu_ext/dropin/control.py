@@ -14,20 +14,15 @@ import keras
 import tensorflow as tf
 from jax import numpy as jnp
 from keras import tree
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from keras_tpu_ext.dropin import tensors, tf_variables
+from keras_tpu_ext.dropin import tensors
 from keras_tpu_ext.dropin.dispatcher import by_argument
-from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
+from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.dropin.functions.random import is_in_layer
 from keras_tpu_ext.dropin.own_gradients import array, arrays, custom_gradient, recompute_grad, with_gradient
-from keras_tpu_ext.dropin.patching import replace
+from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped
-
-
-class ConditionOnTensorError(OutOfReachError, TypeError):
-    """Python asks whether a tensor is true while JAX traces; a `TypeError`, as JAX's own for this is."""
 
 
 def _like(structure: Any, values: Any) -> Any:
@@ -183,35 +178,24 @@ def _is_of_layer(arguments: Any) -> bool:
     return tensors.has_jax_value(arguments) or (is_in_layer() and tf.executing_eagerly())
 
 
-def _call_of_function(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `__call__` of what `tf.function` makes: on JAX values the Python function itself."""
-
-    @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807, it becomes this method
-        if _is_of_layer((args, kwargs)):
-            mapped("tf.function on JAX values", "the Python function, which JAX traces")
-            return self.python_function(*args, **kwargs)
-        return original(self, *args, **kwargs)
-
-    return __call__
+def _call_of_function(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call what `tf.function` makes: on JAX values the Python function itself."""
+    if _is_of_layer((args, kwargs)):
+        mapped("tf.function on JAX values", "the Python function, which JAX traces")
+        return self.python_function(*args, **kwargs)
+    return stock(self, *args, **kwargs)
 
 
-def _as_condition(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return `__bool__` of a tracer, whose error says what to write."""
-
-    @functools.wraps(original)
-    def __bool__(self: Any) -> bool:  # noqa: N807, it becomes this method
-        try:
-            return original(self)
-        except jax.errors.TracerBoolConversionError:
-            told = out_of_reach(
-                what="an `if` or `while` on a tensor, which Keras 2 turned into TensorFlow's by AutoGraph,",
-                why="a program that is traced decides before there are numbers",
-                write="tf.where(condition, a, b), or tf.cond(condition, lambda: a, lambda: b)",
-            )
-            raise ConditionOnTensorError(str(told)) from None
-
-    return __bool__
+def _as_condition(stock: Function, self: Any) -> bool:
+    """Return whether a tracer is true; the error says what to write."""
+    try:
+        return bool(stock(self))
+    except jax.errors.TracerBoolConversionError:
+        raise out_of_reach(
+            what="an `if` or `while` on a tensor, which Keras 2 turned into TensorFlow's by AutoGraph,",
+            why="a program that is traced decides before there are numbers",
+            write="tf.where(condition, a, b), or tf.cond(condition, lambda: a, lambda: b)",
+        ) from None
 
 
 CONTROL: dict[str, Callable[..., Any]] = {
@@ -241,15 +225,11 @@ def install() -> None:
     makers = {name: by_argument(name) for name in CONTROL}
     makers |= {name: by_argument(name, run=_at_once) for name in ("case", "cond", "switch_case", "while_loop")}
     makers |= {"custom_gradient": custom_gradient, "recompute_grad": recompute_grad}
-    v1, v2 = tf.compat.v1, tf.compat.v2
-    for path, module in (("tensorflow", tf), ("tensorflow.compat.v1", v1), ("tensorflow.compat.v2", v2)):
-        for name, make in makers.items():
-            replace(module, f"{path}.{name}", make)
+    for module in ("tensorflow", "tensorflow.compat.v1", "tensorflow.compat.v2"):
+        replace({f"{module}.{name}": make for name, make in makers.items()})
     for name, old in _RANDOM.items():
         make = by_argument(f"random.{name}", _is_of_layer)
-        replace(tf.random, f"tensorflow.random.{name}", make)
-        replace(v1.random, f"tensorflow.compat.v1.random.{name}", make)
-        replace(v1, f"tensorflow.compat.v1.{old}", make)
-    replace(polymorphic_function.Function, f"{polymorphic_function.__name__}.Function.__call__", _call_of_function)
-    replace(jax.core.Tracer, "jax.core.Tracer.__bool__", _as_condition)
-    tf_variables.install()
+        v1 = "tensorflow.compat.v1"
+        replace(dict.fromkeys((f"tensorflow.random.{name}", f"{v1}.random.{name}", f"{v1}.{old}"), make))
+    function = "tensorflow.python.eager.polymorphic_function.polymorphic_function.Function"
+    wrap({f"{function}.__call__": _call_of_function, "jax.core.Tracer.__bool__": _as_condition})

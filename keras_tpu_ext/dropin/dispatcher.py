@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.util import dispatch, tf_export
 
 from keras_tpu_ext.dropin.patching import replace
@@ -52,7 +51,6 @@ def by_argument(
     """
 
     def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
             return run(name, args, kwargs) if is_chosen((args, kwargs)) else original(*args, **kwargs)
 
@@ -64,6 +62,4 @@ def by_argument(
 def install() -> None:
     """Register the dispatcher, and replace what does not ask one."""
     _OnJax().register()
-    for name in _DIRECT:
-        *modules, _ = name.split(".")
-        replace(functools.reduce(getattr, modules, tf), f"tensorflow.{name}", by_argument(name))
+    replace({f"tensorflow.{name}": by_argument(name) for name in _DIRECT})

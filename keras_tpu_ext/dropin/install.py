@@ -6,7 +6,15 @@ import importlib
 
 from keras_tpu_ext.dropin import report
 
-_PARTS = ("tpu", "tensors", "dispatcher", "control", "keras_backend", "old_keras", "stand_ins", "out_of_reach")
+_OLD_KERAS = (
+    *("optimizers", "arguments", "calls", "layers", "added_losses", "merging", "logits", "losses", "metrics"),
+    *("training", "history", "callbacks", "files", "optimizer_files", "lambdas", "modules", "quiet"),
+)
+_PARTS = (
+    *("tpu", "tensors", "dispatcher", "control", "tf_variables", "keras_backend"),
+    *(f"old_keras.{part}" for part in _OLD_KERAS),
+    *("stand_ins", "out_of_reach"),
+)
 
 
 def install() -> None:

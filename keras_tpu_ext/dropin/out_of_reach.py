@@ -14,17 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 from keras import ops
-from keras.src.trainers.trainer import Trainer
 from keras.src.utils import jax_utils
-from tensorflow.python.ops import lookup_ops
-from tensorflow.python.saved_model import function_deserialization
 
-from keras_tpu_ext.dropin import report
-from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
-from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin import imports, report
+from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach, variable_in_model
+from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.tensors import has_jax_value
-
-Function = Callable[..., Any]
 
 _STEPS = "docs/models.md"
 
@@ -68,19 +63,21 @@ class MissingModuleError(OutOfReachError, ModuleNotFoundError):
 
 def install() -> None:
     """Name what is out of reach when it is reached."""
-    for name in ("gradient", "jacobian", "batch_jacobian"):
-        replace(tf.GradientTape, f"tensorflow.GradientTape.{name}", functools.partial(_gradient, name))
-    replace(tf.GradientTape, "tensorflow.GradientTape.watch", _watch)
-    replace(Trainer, "keras.src.trainers.trainer.Trainer._assert_compile_called", _checking_steps)
+    tape, lookup = "tensorflow.GradientTape", "tensorflow.python.ops.lookup_ops"
+    gradients = ("gradient", "jacobian", "batch_jacobian")
+    tables = ("InitializableLookupTableBase", "StaticVocabularyTable", "MutableHashTable", "DenseHashTable")
+    wrap(
+        {
+            **{f"{tape}.{name}": functools.partial(_gradient, name) for name in gradients},
+            f"{tape}.watch": _watch,
+            "keras.src.trainers.trainer.Trainer._assert_compile_called": _checking_steps,
+            **{f"{lookup}.{table}.lookup": _lookup for table in tables},
+            "tensorflow.python.saved_model.function_deserialization.RestoredFunction.__call__": _restored,
+        }
+    )
     add(tf.Variable, "__jax_array__", _value)
-    for kind in ("InitializableLookupTableBase", "StaticVocabularyTable", "MutableHashTable", "DenseHashTable"):
-        name = f"tensorflow.python.ops.lookup_ops.{kind}.lookup"
-        replace(getattr(lookup_ops, kind), name, _lookup)
-    restored = "tensorflow.python.saved_model.function_deserialization.RestoredFunction.__call__"
-    replace(function_deserialization.RestoredFunction, restored, _restored)
-    if not any(isinstance(finder, _Missing) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Installed())
-        sys.meta_path.append(_Missing())  # asked when nobody has found a module
+    sys.meta_path.insert(0, _Installed())
+    imports.provide(_missing, first=False)
 
 
 def _of_tape(what: str) -> OutOfReachError:
@@ -92,47 +89,36 @@ def _of_tape(what: str) -> OutOfReachError:
     )
 
 
-def _gradient(name: str, original: Function) -> Function:
-    @functools.wraps(original)
-    def gradient(self: Any, target: Any, sources: Any = None, *args: Any, **kwargs: Any) -> Any:
-        sources = kwargs.pop("source", sources) if name != "gradient" else sources
-        if has_jax_value((target, sources)):
-            raise _of_tape(f"tape.{name} of a Keras model")
-        found = original(self, target, sources, *args, **kwargs)
-        if any(one is None for one in tf.nest.flatten(found)):
-            report.told(f"tape.{name}(...) is None", "TensorFlow's tape sees nothing of what Keras computes on JAX")
-        return found
-
-    return gradient
+def _gradient(
+    name: str, stock: Function, self: Any, target: Any, sources: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    sources = kwargs.pop("source", sources) if name != "gradient" else sources
+    if has_jax_value((target, sources)):
+        raise _of_tape(f"tape.{name} of a Keras model")
+    found = stock(self, target, sources, *args, **kwargs)
+    if any(one is None for one in tf.nest.flatten(found)):
+        report.told(f"tape.{name}(...) is None", "TensorFlow's tape sees nothing of what Keras computes on JAX")
+    return found
 
 
-def _watch(original: Function) -> Function:
-    @functools.wraps(original)
-    def watch(self: Any, tensor: Any) -> None:
-        if has_jax_value(tensor):
-            raise _of_tape("tape.watch of a tensor or variable of Keras")
-        original(self, tensor)
-
-    return watch
+def _watch(stock: Function, self: Any, tensor: Any) -> None:
+    if has_jax_value(tensor):
+        raise _of_tape("tape.watch of a tensor or variable of Keras")
+    stock(self, tensor)
 
 
-def _checking_steps(original: Function) -> Function:
+def _checking_steps(stock: Function, self: Any, method_name: str | None = None) -> None:
     """When `fit` or `evaluate` begins, check that the model's own steps are written for JAX."""
-
-    @functools.wraps(original)
-    def assert_compile_called(self: Any, method_name: str | None = None) -> None:
-        original(self, method_name)
-        step = "train_step" if method_name in ("fit", "train_on_batch") else "test_step"
-        if _takes_only_data(getattr(self, step)):
-            raise out_of_reach(
-                what=f"{type(self).__name__}.{step}(self, data)",
-                why="it is written for TensorFlow, with a tf.GradientTape or layers that change as they are called",
-                write="the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit; or, on JAX, "
-                "train_step(self, state, data)",
-                page=_STEPS,
-            )
-
-    return assert_compile_called
+    stock(self, method_name)
+    step = "train_step" if method_name in ("fit", "train_on_batch") else "test_step"
+    if _takes_only_data(getattr(self, step)):
+        raise out_of_reach(
+            what=f"{type(self).__name__}.{step}(self, data)",
+            why="it is written for TensorFlow, with a tf.GradientTape or layers that change as they are called",
+            write="the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit; or, on JAX, "
+            "train_step(self, state, data)",
+            page=_STEPS,
+        )
 
 
 def _takes_only_data(step: Function) -> bool:
@@ -149,62 +135,44 @@ def _takes_only_data(step: Function) -> bool:
 def _value(variable: Any) -> Any:
     """Return the value of a variable of TensorFlow to JAX, but not in a step, where it would stay the same."""
     if jax_utils.is_in_jax_tracing_scope():
-        raise out_of_reach(
-            what=f"The tf.Variable {variable.name!r} in a model",
-            why="a JAX step would neither train it nor see a new value",
-            write="self.add_weight(...) in the layer, or keras.Variable(...)",
-        )
+        raise variable_in_model(variable)
     return ops.convert_to_tensor(variable.numpy())
 
 
-def _lookup(original: Function) -> Function:
-    @functools.wraps(original)
-    def lookup(self: Any, keys: Any, name: str | None = None) -> Any:
-        if has_jax_value(keys):
-            raise out_of_reach(
-                what="A table of tf.lookup in a model",
-                why="it is TensorFlow's, and may have strings",
-                write="dataset.map(lambda x, y: (table.lookup(x), y)) before fit, or keras.layers.IntegerLookup",
-            )
-        return original(self, keys, name)
-
-    return lookup
+def _lookup(stock: Function, self: Any, keys: Any, name: str | None = None) -> Any:
+    if has_jax_value(keys):
+        raise out_of_reach(
+            what="A table of tf.lookup in a model",
+            why="it is TensorFlow's, and may have strings",
+            write="dataset.map(lambda x, y: (table.lookup(x), y)) before fit, or keras.layers.IntegerLookup",
+        )
+    return stock(self, keys, name)
 
 
-def _restored(original: Function) -> Function:
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if has_jax_value((args, kwargs)):
-            raise out_of_reach(
-                what="A model of tf.saved_model.load in a model",
-                why="it is a graph of TensorFlow",
-                write="dataset.map(lambda x, y: (loaded(x), y)) before fit, or the model from its .keras or .h5 file",
-            )
-        return original(self, *args, **kwargs)
-
-    return call
+def _restored(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if has_jax_value((args, kwargs)):
+        raise out_of_reach(
+            what="A model of tf.saved_model.load in a model",
+            why="it is a graph of TensorFlow",
+            write="dataset.map(lambda x, y: (loaded(x), y)) before fit, or the model from its .keras or .h5 file",
+        )
+    return stock(self, *args, **kwargs)
 
 
-class _Missing(importlib.abc.MetaPathFinder):
-    """Says what to write to a program that imports a package of the table which is not installed."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in _MISSING and _is_program(inspect.currentframe()):
-            what = out_of_reach(what=f"The package {fullname}", why="it is not installed", write=_MISSING[fullname])
-            error = MissingModuleError(str(what))
-            error.name = fullname
-            raise error
-        return None
+def _missing(name: str) -> None:
+    """Say what to write to a program that imports a package of the table which is not installed."""
+    if name in _MISSING and _is_program(sys._getframe(2)):
+        what = out_of_reach(what=f"The package {name}", why="it is not installed", write=_MISSING[name])
+        error = MissingModuleError(str(what))
+        error.name = name
+        raise error
 
 
 def _is_program(frame: types.FrameType | None) -> bool:
     """Return whether the import is one of the user's program, and not a package's that asks what is there."""
-    libraries = (sysconfig.get_paths()["stdlib"], "/site-packages/", "/dist-packages/", "<frozen importlib")
-    frame = frame and frame.f_back
     while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
         frame = frame.f_back
+    libraries = (sysconfig.get_paths()["stdlib"], "/site-packages/", "/dist-packages/", "<frozen importlib")
     return frame is not None and not any(part in frame.f_code.co_filename for part in libraries)
 
 
@@ -216,9 +184,7 @@ class _Installed(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in _NEEDS_KERAS_2:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self and not isinstance(finder, _Missing))
-        found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
-        spec = next((one for one in found if one is not None), None)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = _then_guard(fullname, spec.loader.exec_module)  # type: ignore[assignment, method-assign]
         return spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -13,11 +12,10 @@ import numpy as np
 import tensorflow as tf
 from jax._src.array import ArrayImpl  # what arrays are, without making one: that would start JAX's devices
 from keras import tree
-from keras.src.saving import serialization_lib
 
-from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
+from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach, variable_in_model
 from keras_tpu_ext.dropin.functions import TABLE
-from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.patching import Function, add, replace, wrap
 from keras_tpu_ext.dropin.report import mapped
 from keras_tpu_ext.dropin.sizes import ON_SIZES, OpenSize, Sizes, is_size, sizes_of, value_of
 
@@ -90,11 +88,7 @@ def _has_array(values: Any) -> bool:
 def _static(value: Any) -> Any:
     """Return an argument without TensorFlow's objects: constants as NumPy arrays, data types as names."""
     if isinstance(value, tf.Variable):
-        raise out_of_reach(
-            what=f"the tf.Variable {value.name!r} in a model",
-            why="a JAX step would neither train it nor see a new value",
-            write="self.add_weight(...) in the layer, or keras.Variable(...)",
-        )
+        raise variable_in_model(value)
     if isinstance(value, tf.Tensor):
         return value.numpy()
     if isinstance(value, tf.DType):
@@ -190,15 +184,8 @@ class Shape(tuple[Any, ...]):
         """The number of axes."""
         return len(self)
 
-    @property
-    def ndims(self) -> int:
-        """The number of axes."""
-        return len(self)
-
-    @property
-    def dims(self) -> list[Any]:
-        """The sizes."""
-        return list(self)
+    ndims = rank
+    dims = property(as_list)
 
 
 def _get_shape(tensor: Any) -> Shape:
@@ -211,24 +198,19 @@ def _with_shape(prop: property) -> property:
     return property(lambda tensor: Shape(get(tensor)), doc=prop.__doc__)
 
 
-class SymbolicTensorError(OutOfReachError, TypeError):
-    """JAX gets a tensor of a graph; a `TypeError`, as that of `jax.numpy.asarray`."""
-
-
 def _jax_array_of(tensor: Any) -> jax.Array:
     """Return TensorFlow's tensor as JAX's, for an operator between the two.
 
     Raises:
-        SymbolicTensorError: If it is one of a graph.
+        OutOfReachError: If it is one of a graph.
     """
     if not hasattr(tensor, "numpy"):
-        told = out_of_reach(
+        raise out_of_reach(
             what="a model, a layer or an array of JAX in a @tf.function of the program's own, or in tf.data's map,",
             why="TensorFlow traces it with tensors that have no values",
             write="model.fit(...) and model.predict(...), or the function without @tf.function; for an own step, a "
             "keras_tpu_ext.TPUModel with its train_step",
         )
-        raise SymbolicTensorError(str(told))
     return jax.numpy.asarray(tensor.numpy())
 
 
@@ -236,14 +218,10 @@ def _numpy(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
-def _with_open_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_item(tensor: Any, key: Any) -> Any:
-        if any(isinstance(one, OpenSize) for one in _leaves(_ends(key))):
-            return TensorFlowFunction(_GET_ITEM)(tensor, _static(key))
-        return original(tensor, (None, ...) if key is None else key)
-
-    return get_item
+def _with_open_sizes(stock: Function, tensor: Any, key: Any) -> Any:
+    if any(isinstance(one, OpenSize) for one in _leaves(_ends(key))):
+        return TensorFlowFunction(_GET_ITEM)(tensor, _static(key))
+    return stock(tensor, (None, ...) if key is None else key)
 
 
 def _ends(key: Any) -> Any:
@@ -253,28 +231,25 @@ def _ends(key: Any) -> Any:
     return [_ends(one) for one in key] if isinstance(key, tuple) else key
 
 
-def _serializing_constants(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def serialize(value: Any) -> Any:
-        return original(value.numpy() if isinstance(value, tf.Tensor) else value)
-
-    return serialize
+def _serializing_constants(stock: Function, value: Any) -> Any:
+    return stock(value.numpy() if isinstance(value, tf.Tensor) else value)
 
 
 def install() -> None:
     """Give tensors the attributes that old programs read."""
     add(tf.Tensor, "__jax_array__", _jax_array_of)
-    array = ArrayImpl
-    for kind in (array, jax.core.Tracer, keras.KerasTensor, keras.Variable):
+    for kind in (ArrayImpl, jax.core.Tracer, keras.KerasTensor, keras.Variable):
         add(kind, "get_shape", _get_shape)
-    add(array, "numpy", _numpy)
-    replace(keras.KerasTensor, "keras.KerasTensor.shape", _with_shape)
-    replace(keras.Variable, "keras.Variable.shape", _with_shape)
-    replace(keras.KerasTensor, "keras.KerasTensor.__getitem__", _with_open_sizes)
-    replace(jax.core.Tracer, "jax.core.Tracer.shape", _with_shape)
-    replace(array, "jax.Array.shape", _with_shape)
-    name = "keras.src.saving.serialization_lib.serialize_keras_object"
-    replace(serialization_lib, name, _serializing_constants)
+    add(ArrayImpl, "numpy", _numpy)
+    shaped = ("keras.KerasTensor", "keras.Variable", "jax.core.Tracer")
+    replace({f"{kind}.shape": _with_shape for kind in shaped})
+    replace({"jax.Array.shape": _with_shape}, ArrayImpl)
+    wrap(
+        {
+            "keras.KerasTensor.__getitem__": _with_open_sizes,
+            "keras.src.saving.serialization_lib.serialize_keras_object": _serializing_constants,
+        }
+    )
 
 
 __all__ = ["OutOfReachError", "Shape", "TensorFlowFunction", "call", "has_jax_value", "install"]

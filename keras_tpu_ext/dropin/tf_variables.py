@@ -10,12 +10,10 @@ import tensorflow as tf
 from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.errors import OWN_VARIABLE, variable_in_model
 from keras_tpu_ext.dropin.functions.random import is_in_layer
-from keras_tpu_ext.dropin.patching import add, replace
+from keras_tpu_ext.dropin.patching import Function, add, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, told
-
-_WRITE = "self.add_weight(...) in the layer, or keras.Variable(...)"
 
 
 def is_traced() -> bool:
@@ -23,19 +21,15 @@ def is_traced() -> bool:
     return is_in_layer() and bool(is_in_jax_tracing_scope())  # the latter alone would start JAX's devices
 
 
-def _of_layer(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a layer calls before it sets an attribute: variables of TensorFlow become Keras's."""
-
-    def _setattr_hook(self: Any, name: str, value: Any) -> Any:
-        if isinstance(value, tf.Variable):
-            value = _variable(value)
-        elif type(value) in (list, tuple) and any(isinstance(one, tf.Variable) for one in value):
-            value = type(value)(_variable(one) if isinstance(one, tf.Variable) else one for one in value)
-        elif type(value) is dict and any(isinstance(one, tf.Variable) for one in value.values()):
-            value = {key: _variable(one) if isinstance(one, tf.Variable) else one for key, one in value.items()}
-        return original(self, name, value)
-
-    return _setattr_hook
+def _of_layer(stock: Function, self: Any, name: str, value: Any) -> Any:
+    """Before a layer sets an attribute: variables of TensorFlow become Keras's."""
+    if isinstance(value, tf.Variable):
+        value = _variable(value)
+    elif type(value) in (list, tuple) and any(isinstance(one, tf.Variable) for one in value):
+        value = type(value)(_variable(one) if isinstance(one, tf.Variable) else one for one in value)
+    elif type(value) is dict and any(isinstance(one, tf.Variable) for one in value.values()):
+        value = {key: _variable(one) if isinstance(one, tf.Variable) else one for key, one in value.items()}
+    return stock(self, name, value)
 
 
 def _variable(variable: Any) -> Any:
@@ -58,11 +52,7 @@ def _outside_of_steps(original: property) -> property:
 
     def handle(self: Any) -> Any:
         if _is_in_step():
-            raise out_of_reach(
-                what=f"the tf.Variable {self.name!r} in a model",
-                why="a JAX step would neither train it nor see a new value",
-                write=_WRITE,
-            )
+            raise variable_in_model(self)
         return get(self)
 
     return property(handle, doc=original.__doc__)
@@ -75,7 +65,7 @@ class _Handle:
         if variable is None:
             return self
         if _is_in_step():
-            told(f"the tf.Variable {variable.name!r} in a model cannot run on JAX", f"write {_WRITE}")
+            told(f"the tf.Variable {variable.name!r} in a model cannot run on JAX", f"write {OWN_VARIABLE}")
             return tf.constant("a variable that JAX cannot use")
         try:
             return vars(variable)["_handle"]
@@ -88,6 +78,6 @@ class _Handle:
 
 def install() -> None:
     """Let layers have variables that JAX trains, and steps none that it would not."""
-    replace(keras.Operation, "keras.Operation._setattr_hook", _of_layer)
-    replace(BaseResourceVariable, f"{BaseResourceVariable.__module__}.BaseResourceVariable.handle", _outside_of_steps)
+    wrap({"keras.Operation._setattr_hook": _of_layer})
+    replace({f"{BaseResourceVariable.__module__}.BaseResourceVariable.handle": _outside_of_steps})
     add(BaseResourceVariable, "_handle", _Handle())  # TensorFlow has one in each variable, and none in the class

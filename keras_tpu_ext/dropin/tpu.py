@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_tpu_ext import hardware
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.patching import replace
+from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, told
 from keras_tpu_ext.machine.tpu_evidence import DROPIN_ADDRESS
 from keras_tpu_ext.strategy import Scope, strategy_scope
@@ -253,56 +253,42 @@ def _initialize(cluster_resolver: Any = None) -> _Topology:
     return _Topology(scope.num_replicas if scope else 0)
 
 
-def _connect(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def connect(target: Any = None, *args: Any, **options: Any) -> Any:
-        if isinstance(target, TPUClusterResolver) or _tpu_scope() is not None:
-            return mapped("tf.config.experimental_connect_to_*", "nothing: the TPU is in this machine")
-        return original(target, *args, **options)
-
-    return connect
+def _connect(stock: Function, target: Any = None, *args: Any, **options: Any) -> Any:
+    if isinstance(target, TPUClusterResolver) or _tpu_scope() is not None:
+        return mapped("tf.config.experimental_connect_to_*", "nothing: the TPU is in this machine")
+    return stock(target, *args, **options)
 
 
-def _listed(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def devices(device_type: str | None = None) -> list[Any]:
-        scope = _tpu_scope() if device_type in (None, "TPU") else None
-        found = list(original(device_type))
-        if scope is None:
-            return found
-        mapped(f"tf.config.{original.__name__}", "the TPU cores that JAX has")
-        kind = tf.config.LogicalDevice if "logical" in original.__name__ else tf.config.PhysicalDevice
-        prefix = "/device:TPU" if "logical" in original.__name__ else "/physical_device:TPU"
-        return found + [kind(f"{prefix}:{i}", "TPU") for i in range(scope.num_replicas)]
-
-    return devices
-
-
-def _instead(new: Any, original: Any) -> Any:
-    return new
+def _listed(stock: Function, device_type: str | None = None) -> list[Any]:
+    scope = _tpu_scope() if device_type in (None, "TPU") else None
+    found = list(stock(device_type))
+    if scope is None:
+        return found
+    mapped(f"tf.config.{stock.__name__}", "the TPU cores that JAX has")
+    kind = tf.config.LogicalDevice if "logical" in stock.__name__ else tf.config.PhysicalDevice
+    prefix = "/device:TPU" if "logical" in stock.__name__ else "/physical_device:TPU"
+    return found + [kind(f"{prefix}:{i}", "TPU") for i in range(scope.num_replicas)]
 
 
 def install() -> None:
     """Put these under TensorFlow's names."""
-    experimental, resolvers = tf.distribute.experimental, tf.distribute.cluster_resolver
-    for module, path, new in (
-        (resolvers, "tensorflow.distribute.cluster_resolver.TPUClusterResolver", TPUClusterResolver),
-        (tf.distribute, "tensorflow.distribute.TPUStrategy", TPUStrategy),
-        (experimental, "tensorflow.distribute.experimental.TPUStrategy", TPUStrategy),
-        (tf.distribute, "tensorflow.distribute.MirroredStrategy", MirroredStrategy),
-        (tf.distribute, "tensorflow.distribute.OneDeviceStrategy", OneDeviceStrategy),
-        (tf.distribute, "tensorflow.distribute.Strategy", Strategy),
-        (tf.distribute, "tensorflow.distribute.get_strategy", get_strategy),
-        (tf.distribute, "tensorflow.distribute.has_strategy", has_strategy),
-        (tf.tpu.experimental, "tensorflow.tpu.experimental.initialize_tpu_system", _initialize),
-        (tf.tpu.experimental, "tensorflow.tpu.experimental.shutdown_tpu_system", _initialize),
-    ):
-        replace(module, path, functools.partial(_instead, new))
-    for name in ("experimental_connect_to_cluster", "experimental_connect_to_host"):
-        replace(tf.config, f"tensorflow.config.{name}", _connect)
+    distribute, config = "tensorflow.distribute", "tensorflow.config"
+    new: dict[str, Any] = {
+        f"{distribute}.cluster_resolver.TPUClusterResolver": TPUClusterResolver,
+        f"{distribute}.experimental.TPUStrategy": TPUStrategy,
+        **{
+            f"{distribute}.{one.__name__}": one
+            for one in (TPUStrategy, MirroredStrategy, OneDeviceStrategy, Strategy, get_strategy, has_strategy)
+        },
+        "tensorflow.tpu.experimental.initialize_tpu_system": _initialize,
+        "tensorflow.tpu.experimental.shutdown_tpu_system": _initialize,
+    }
+    replace({name: functools.partial(lambda one, _: one, one) for name, one in new.items()})
+    wrap(
+        {f"{config}.{name}": _connect for name in ("experimental_connect_to_cluster", "experimental_connect_to_host")}
+    )
     for name in ("list_logical_devices", "list_physical_devices"):
-        replace(tf.config, f"tensorflow.config.{name}", _listed)
-        replace(tf.config.experimental, f"tensorflow.config.experimental.{name}", _listed)
+        wrap({f"{config}.{name}": _listed, f"{config}.experimental.{name}": _listed})
     if rehearsed_replicas() is not None or hardware.find_tpu() is not None:
         _tpu_scope()  # before the program starts JAX's devices
         os.environ.setdefault("COLAB_TPU_ADDR", DROPIN_ADDRESS)

@@ -204,6 +204,10 @@ def test_moving_variance_of_images_is_of_samples(fused, below):
         ("softmax", "categorical_crossentropy", [[0, 1]]),
         ("softmax", "sparse_categorical_crossentropy", [1]),
         ("sigmoid", "binary_crossentropy", [[0, 1]]),
+        # Of what is no logits; Keras 2.15 warns, and takes the logits that it has.
+        ("softmax", keras.losses.CategoricalCrossentropy(from_logits=True), [[0, 1]]),
+        ("softmax", keras.losses.SparseCategoricalCrossentropy(from_logits=True), [1]),
+        ("sigmoid", keras.losses.BinaryCrossentropy(from_logits=True), [[0, 1]]),
     ],
 )
 def test_losses_are_of_logits(activation, loss, target, exact):
@@ -264,6 +268,11 @@ def test_policies_of_experimental_mixed_precision():
         assert layers.Dense(2).compute_dtype == "bfloat16"
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("name", ["intersection", "floating", "mixed"])
+def test_a_metric_may_be_named_like_a_dtype(name):
+    assert type("Own", (tf.keras.metrics.Metric,), {})(name).name == name
 
 
 class F1(tf.keras.metrics.Metric):

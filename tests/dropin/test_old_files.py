@@ -120,6 +120,36 @@ def test_skip_mismatch(tmp_path):
         model.load_weights(str(tmp_path / "w.h5"))
 
 
+def test_by_name_is_never_ignored(tmp_path):
+    """Files of Keras 3 and checkpoints are read by their structure only."""
+    model = cases.conv_model()
+    model.save_weights(str(tmp_path / "w.weights.h5"))
+    for path in (tmp_path / "w.weights.h5", FILES / "conv_checkpoint"):
+        with pytest.raises(ValueError, match="by_name"):
+            model.load_weights(str(path), by_name=True)
+
+
+def test_the_second_argument_of_load_weights_is_told(tmp_path, capsys):
+    model = cases.conv_model()
+    model.save_weights(str(tmp_path / "w.h5"))
+    model.load_weights(str(tmp_path / "w.h5"), True)
+    assert "before Keras 2.12 it was by_name=True" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", ["w.h5", "w"])
+def test_a_file_is_not_overwritten_without_being_asked(file, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("keras.src.utils.io_utils.ask_to_proceed_with_overwrite", asked.append)  # no
+    model = cases.small_model()
+    model.save_weights(str(tmp_path / file), overwrite=False)
+    emptied_model = cases.small_model()
+    emptied_model.set_weights([np.zeros_like(w) for w in model.get_weights()])
+    emptied_model.save_weights(str(tmp_path / file), overwrite=False)
+    assert len(asked) == 1
+    emptied_model.load_weights(str(tmp_path / file))
+    np.testing.assert_array_equal(emptied_model.get_weights()[0], model.get_weights()[0])
+
+
 def test_json():
     model = cases.conv_model()
     again = tf.keras.models.model_from_json(model.to_json())

@@ -117,6 +117,15 @@ def test_loss_scale_of_experimental_mixed_precision():
         keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.1), loss_scale=128.0)
 
 
+def test_loss_scale_of_keras_2():
+    """Its second argument was `dynamic`; that of Keras 3 is `initial_scale`, which still is what it is."""
+    scaled = keras.mixed_precision.LossScaleOptimizer
+    assert scaled(keras.optimizers.SGD(0.1), True).initial_scale == scaled(keras.optimizers.SGD(0.1)).initial_scale
+    assert scaled(keras.optimizers.SGD(0.1), 64.0).initial_scale == 64
+    with pytest.raises(OutOfReachError, match="dynamic=False"):
+        scaled(keras.optimizers.SGD(0.1), False, 64.0)
+
+
 def test_ordinary_optimizers_are_as_before():
     optimizer = keras.optimizers.Adam(0.01, 0.8, 0.9, 1e-6)
     config = optimizer.get_config()

@@ -131,6 +131,11 @@ def test_generators():
     )
 
 
+def test_numbers_of_examples_are_not_taken_for_numbers_of_steps():
+    with pytest.raises(TypeError, match="samples_per_epoch"):
+        compiled().fit_generator(generator(), samples_per_epoch=8, nb_epoch=1)
+
+
 class Batches(tf.keras.utils.Sequence):
     """A sequence as kernels wrote it."""
 

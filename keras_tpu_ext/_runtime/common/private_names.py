@@ -207,14 +207,15 @@ keras.src.backend.jax.trainer: JAXTrainer
 keras.src.callbacks.monitor_callback: MonitorCallback
 keras.src.layers.merging: base_merge
 keras.src.legacy: backend
+keras.src.legacy.losses: Reduction
 keras.src.legacy.saving: legacy_h5_format saving_utils
 keras.src.ops.function: map_graph
 keras.src.random: seed_generator
 keras.src.saving: serialization_lib
 keras.src.trainers.trainer: Trainer
-keras.src.utils: jax_utils python_utils tracking
+keras.src.utils: io_utils jax_utils python_utils tracking
 keras.src.utils.jax_utils: is_in_jax_tracing_scope
-keras.src.utils.python_utils: default is_default
+keras.src.utils.python_utils: is_default
 tensorflow.python.compat: v2_compat
 tensorflow.python.eager.polymorphic_function: polymorphic_function
 tensorflow.python.ops: array_ops lookup_ops

@@ -157,7 +157,7 @@ def into(module: Any) -> None:
     for name, make in _makers().items():
         found = vars(module).get(name)
         if module is legacy or found not in (None, getattr(legacy, name)):  # imported before, with Keras's own
-            replace(module, f"keras.src.legacy.backend.{name}", make)
+            replace({f"keras.src.legacy.backend.{name}": make}, module)
     for name in names():
         add(module, name, ADDED.get(name) or getattr(legacy, name))
     add(module, "tf", tf)  # as in `K.tf`

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,23 +12,21 @@ from keras.src.utils import tracking
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions.random import is_in_layer
-from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, told
-
-Method = Callable[..., Any]
 
 _FUNCTIONS = "_kte_losses"
 
 
 def install() -> None:
     """Take old losses."""
-    layer = keras.layers.Layer
-    for target, name, make in (
-        (layer, "keras.layers.Layer.add_loss", _add_loss),
-        (layer, "keras.layers.Layer._get_regularization_losses", _with_functions),
-        (functional.Functional, "keras.src.models.functional.Functional.add_loss", lambda _: layer.add_loss),
-    ):
-        spellings.replace(target, name, make)
+    wrap(
+        {
+            "keras.layers.Layer.add_loss": _add_loss,
+            "keras.layers.Layer._get_regularization_losses": _with_functions,
+        }
+    )
+    replace({"keras.src.models.functional.Functional.add_loss": lambda _: keras.layers.Layer.add_loss})
 
 
 @keras.saving.register_keras_serializable("keras_tpu_ext.dropin")
@@ -42,20 +39,17 @@ class AddedLoss(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
         return loss
 
 
-def _add_loss(stock: Method) -> Method:
-    def add_loss(self: Any, losses: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs:
-            mapped("add_loss(inputs=)", "add_loss")
-        for loss in tree.flatten(losses):
-            if isinstance(loss, keras.KerasTensor) and not is_in_layer():
-                _add_to_graph(self, loss)
-            elif callable(loss) and not is_in_layer():
-                mapped("add_loss(a function)", "its value in each step")
-                vars(self).setdefault(_FUNCTIONS, []).append(loss)
-            else:
-                stock(self, _mean_with_gradient_of_sum(loss() if callable(loss) else loss))
-
-    return add_loss
+def _add_loss(stock: Function, self: Any, losses: Any, *args: Any, **kwargs: Any) -> None:
+    if kwargs:
+        mapped("add_loss(inputs=)", "add_loss")
+    for loss in tree.flatten(losses):
+        if isinstance(loss, keras.KerasTensor) and not is_in_layer():
+            _add_to_graph(self, loss)
+        elif callable(loss) and not is_in_layer():
+            mapped("add_loss(a function)", "its value in each step")
+            vars(self).setdefault(_FUNCTIONS, []).append(loss)
+        else:
+            stock(self, _mean_with_gradient_of_sum(loss() if callable(loss) else loss))
 
 
 def _add_to_graph(model: Any, loss: Any) -> None:
@@ -86,9 +80,6 @@ def _mean_with_gradient_of_sum(loss: Any) -> Any:
     return total + ops.stop_gradient(ops.mean(loss) - total)
 
 
-def _with_functions(stock: Method) -> Method:
-    def get_regularization_losses(self: Any) -> list[Any]:
-        added = [loss for layer in self._flatten_layers() for loss in vars(layer).get(_FUNCTIONS, ())]
-        return [*stock(self), *(ops.convert_to_tensor(loss()) for loss in added)]
-
-    return get_regularization_losses
+def _with_functions(stock: Function, self: Any) -> list[Any]:
+    added = [loss for layer in self._flatten_layers() for loss in vars(layer).get(_FUNCTIONS, ())]
+    return [*stock(self), *(ops.convert_to_tensor(loss()) for loss in added)]

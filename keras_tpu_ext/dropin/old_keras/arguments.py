@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
-from keras.src import activations, constraints, losses, metrics, regularizers
-from keras.src.models import functional, model
+from keras.src import activations
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, told
-
-Method = Callable[..., Any]
 
 # Arguments of any layer that change no number: the values that they may have (None: any), and what stands for them.
 _WITHOUT_MEANING: Mapping[str, tuple[tuple[object, ...] | None, str]] = {
@@ -29,46 +26,43 @@ _WITHOUT_MEANING: Mapping[str, tuple[tuple[object, ...] | None, str]] = {
     "input_length": (None, "input_shape="),
     "sparse": ((False, None), "nothing"),
 }
-_POOLS = ("AveragePooling1D", "AveragePooling2D", "AveragePooling3D")
 
 
 def install() -> None:
     """Take old arguments."""
-    for target, name, make in (
-        (keras.layers.Layer, "keras.layers.Layer.__init__", _layer),
-        (keras.layers.Layer, "keras.layers.Layer._post_build", _setting_weights),
-        (keras.Operation, "keras.Operation.__init__", _without_slash),
-        (keras.layers.InputLayer, "keras.layers.InputLayer.__init__", _input_layer),
-        (keras.layers.Embedding, "keras.layers.Embedding.__init__", _embedding),
-        (keras.layers.BatchNormalization, "keras.layers.BatchNormalization.__init__", _batch_normalization),
-        (keras.layers.Lambda, "keras.layers.Lambda.__init__", _lambda),
-        (keras.layers.Dropout, "keras.layers.Dropout.__init__", functools.partial(_renamed, p="rate")),
-        (
-            keras.layers.LeakyReLU,
-            "keras.layers.LeakyReLU.__init__",
-            functools.partial(_renamed, alpha="negative_slope"),
-        ),
-        (keras.DTypePolicy, "keras.DTypePolicy.__init__", _policy),
-        (keras.regularizers.L1, "keras.regularizers.L1.__init__", functools.partial(_renamed, l="l1")),
-        (keras.regularizers.L2, "keras.regularizers.L2.__init__", functools.partial(_renamed, l="l2")),
-        (model, "keras.src.models.model.functional_init_arguments", _knows_input),
-        (functional.Functional, "keras.src.models.functional.Functional.__init__", _functional),
-        (keras.Sequential, "keras.Sequential.__init__", _sequential),
-        (keras.Sequential, "keras.Sequential.add", _with_batch_size),
-    ):
-        spellings.replace(target, name, make)
-    for name in _POOLS:
-        spellings.replace(getattr(keras.layers, name), f"keras.layers.{name}.__init__", _pool_of_two)
-    for name in ("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"):
-        spellings.replace(getattr(keras.layers, name), f"keras.layers.{name}.__init__", _conv_lstm)
-    spellings.replace(activations, "keras.src.activations.get", _get_activation)
-    for kind in (activations, constraints, losses, metrics, regularizers):
-        spellings.replace(kind, f"{kind.__name__}.get", _by_own_name)
-    for module in spellings.modules("activations"):
-        spellings.replace(module, "keras.activations.get", lambda _: activations.get)
-        spellings.replace(module, "keras.activations.hard_sigmoid", lambda _: hard_sigmoid)
-    for module in spellings.modules("regularizers"):
-        spellings.replace(module, "keras.regularizers.l1_l2", lambda _: l1_l2)
+    layers = "keras.layers"
+    wrap(
+        {
+            f"{layers}.Layer.__init__": _layer,
+            f"{layers}.Layer._post_build": _setting_weights,
+            "keras.Operation.__init__": _without_slash,
+            f"{layers}.InputLayer.__init__": _input_layer,
+            f"{layers}.Embedding.__init__": _embedding,
+            f"{layers}.BatchNormalization.__init__": _batch_normalization,
+            f"{layers}.Lambda.__init__": _lambda,
+            f"{layers}.Dropout.__init__": _renamed(p="rate"),
+            f"{layers}.LeakyReLU.__init__": _renamed(alpha="negative_slope"),
+            "keras.DTypePolicy.__init__": _policy,
+            "keras.regularizers.L1.__init__": _renamed(l="l1"),
+            "keras.regularizers.L2.__init__": _renamed(l="l2"),
+            "keras.src.models.model.functional_init_arguments": _knows_input,
+            "keras.src.models.functional.Functional.__init__": _renamed(input="inputs", output="outputs"),
+            "keras.Sequential.__init__": _sequential,
+            "keras.Sequential.add": _with_batch_size,
+            **{f"{layers}.AveragePooling{rank}D.__init__": _pool_of_two for rank in (1, 2, 3)},
+            **{f"{layers}.ConvLSTM{rank}D.__init__": _conv_lstm for rank in (1, 2, 3)},
+            "keras.src.activations.get": _get_activation,
+        }
+    )
+    kinds = ("activations", "constraints", "losses", "metrics", "regularizers")
+    wrap({f"keras.src.{kind}.get": _by_own_name for kind in kinds})
+    replace(
+        {
+            "keras.activations.get": lambda _: activations.get,
+            "keras.activations.hard_sigmoid": lambda _: hard_sigmoid,
+            "keras.regularizers.l1_l2": lambda _: l1_l2,
+        }
+    )
 
 
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Any:
@@ -84,64 +78,48 @@ def hard_sigmoid(x: Any) -> Any:
     return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
 
 
-def _get_activation(stock: Method) -> Method:
-    original = activations.hard_sigmoid
-
-    def get(identifier: Any) -> Any:
-        found = stock(identifier)
-        return hard_sigmoid if found is original else found
-
-    return get
+def _get_activation(stock: Function, identifier: Any) -> Any:
+    found = stock(identifier)
+    return hard_sigmoid if found is hard_sigmoid.__wrapped__ else found
 
 
-def _by_own_name(stock: Method) -> Method:
+def _by_own_name(stock: Function, identifier: Any) -> Any:
     """Look among the program's custom objects first, of which Keras 3 finds only some by a plain name."""
-
-    def get(identifier: Any) -> Any:
-        own = keras.saving.get_registered_object(identifier) if isinstance(identifier, str) else None
-        if own is None:
-            return stock(identifier)
-        mapped("get_custom_objects().update(...)", "its objects, by name")
-        return own() if inspect.isclass(own) else own
-
-    return get
+    own = keras.saving.get_registered_object(identifier) if isinstance(identifier, str) else None
+    if own is None:
+        return stock(identifier)
+    mapped("get_custom_objects().update(...)", "its objects, by name")
+    return own() if inspect.isclass(own) else own
 
 
-def _conv_lstm(init: Method) -> Method:
+def _conv_lstm(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     """Give ConvLSTM layers the default of Keras 2."""
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        if len(args) < 8:
-            kwargs.setdefault("recurrent_activation", "hard_sigmoid")
-        init(self, *args, **kwargs)
-
-    return initialize
+    if len(args) < 8:
+        kwargs.setdefault("recurrent_activation", "hard_sigmoid")
+    init(self, *args, **kwargs)
 
 
-def _layer(init: Method) -> Method:
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.update(zip(("trainable", "name", "dtype", "dynamic"), args, strict=False))  # Keras 2's order
-        for name in _WITHOUT_MEANING.keys() & kwargs.keys():
-            _drop(type(self).__name__, name, kwargs.pop(name))
-        shape = kwargs.pop("batch_input_shape", None)
-        if shape is not None:
-            mapped("batch_input_shape=", "input_shape=, or an Input(batch_shape=)")
-            kwargs["input_shape"] = tuple(shape)[1:]
-        if isinstance(kwargs.get("input_shape"), (int, np.integer)):
-            mapped("input_shape=n", "input_shape=(n,)")
-            kwargs["input_shape"] = (int(kwargs["input_shape"]),)
-        weights = kwargs.pop("weights", None)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Do not pass an `input_shape`")
-            init(self, **kwargs)
-        self._allow_non_tensor_positional_args = True  # `layer(x, training, mask)`
-        if shape is not None and shape[0] is not None:
-            vars(self)["_kte_batch_shape"] = tuple(shape)
-        if weights is not None:
-            mapped("weights=", "set_weights")
-            vars(self)["_kte_weights"] = weights
-
-    return initialize
+def _layer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    kwargs.update(zip(("trainable", "name", "dtype", "dynamic"), args, strict=False))  # Keras 2's order
+    for name in _WITHOUT_MEANING.keys() & kwargs.keys():
+        _drop(type(self).__name__, name, kwargs.pop(name))
+    shape = kwargs.pop("batch_input_shape", None)
+    if shape is not None:
+        mapped("batch_input_shape=", "input_shape=, or an Input(batch_shape=)")
+        kwargs["input_shape"] = tuple(shape)[1:]
+    if isinstance(kwargs.get("input_shape"), (int, np.integer)):
+        mapped("input_shape=n", "input_shape=(n,)")
+        kwargs["input_shape"] = (int(kwargs["input_shape"]),)
+    weights = kwargs.pop("weights", None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Do not pass an `input_shape`")
+        init(self, **kwargs)
+    self._allow_non_tensor_positional_args = True  # `layer(x, training, mask)`
+    if shape is not None and shape[0] is not None:
+        vars(self)["_kte_batch_shape"] = tuple(shape)
+    if weights is not None:
+        mapped("weights=", "set_weights")
+        vars(self)["_kte_weights"] = weights
 
 
 def _drop(layer: str, name: str, value: object) -> None:
@@ -155,103 +133,81 @@ def _drop(layer: str, name: str, value: object) -> None:
     mapped(f"{name}=", new)
 
 
-def _setting_weights(post_build: Method) -> Method:
+def _setting_weights(post_build: Function, self: Any) -> None:
     """Set the weights that a layer was made with, when it has variables."""
-
-    def set_and_post_build(self: Any) -> None:
-        weights = vars(self).pop("_kte_weights", None)
-        if weights is not None:
-            self.set_weights(list(weights))
-        post_build(self)
-
-    return set_and_post_build
+    weights = vars(self).pop("_kte_weights", None)
+    if weights is not None:
+        self.set_weights(list(weights))
+    post_build(self)
 
 
-def _without_slash(init: Method) -> Method:
+def _without_slash(init: Function, self: Any, name: Any = None) -> None:
     """Take "/" in a name, which Keras 3 refuses."""
-
-    def initialize(self: Any, name: Any = None) -> None:
-        if isinstance(name, str) and "/" in name:
-            told(f"the name {name!r}", repr(name.replace("/", "_")))
-            name = name.replace("/", "_")
-        init(self, name=name)
-
-    return initialize
+    if isinstance(name, str) and "/" in name:
+        told(f"the name {name!r}", repr(name.replace("/", "_")))
+        name = name.replace("/", "_")
+    init(self, name=name)
 
 
-def _input_layer(init: Method) -> Method:
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        for old in ("input_shape", "batch_input_shape"):
-            if old in kwargs and args == () and not kwargs.get("shape"):
-                mapped(f"InputLayer({old}=)", "shape=" if old == "input_shape" else "batch_shape=")
-                kwargs["shape" if old == "input_shape" else "batch_shape"] = kwargs.pop(old)
-        kwargs.pop("type_spec", None)
-        shape = args[0] if args else kwargs.get("shape")
-        if isinstance(shape, (int, np.integer)):
-            mapped("Input(shape=n)", "Input(shape=(n,))")
-            kwargs["shape"] = (int(shape),)
-            args = ()
-        init(self, *args, **kwargs)
-
-    return initialize
+def _input_layer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    for old in ("input_shape", "batch_input_shape"):
+        if old in kwargs and args == () and not kwargs.get("shape"):
+            mapped(f"InputLayer({old}=)", "shape=" if old == "input_shape" else "batch_shape=")
+            kwargs["shape" if old == "input_shape" else "batch_shape"] = kwargs.pop(old)
+    kwargs.pop("type_spec", None)
+    shape = args[0] if args else kwargs.get("shape")
+    if isinstance(shape, (int, np.integer)):
+        mapped("Input(shape=n)", "Input(shape=(n,))")
+        kwargs["shape"] = (int(shape),)
+        args = ()
+    init(self, *args, **kwargs)
 
 
-def _embedding(init: Method) -> Method:
-    def initialize(self: Any, input_dim: Any, output_dim: Any, *args: Any, **kwargs: Any) -> None:
-        length = kwargs.pop("input_length", None)
-        if length is not None:
-            mapped("Embedding(input_length=)", "input_shape=")
-        if not {"input_shape", "batch_input_shape"} & kwargs.keys():  # a Sequential was built at once
-            kwargs["input_shape"] = tuple(length) if isinstance(length, (tuple, list)) else (length,)
-        kwargs.pop("input_dim", None)
-        init(self, _whole(input_dim), _whole(output_dim), *args, **kwargs)
-
-    return initialize
+def _embedding(init: Function, self: Any, input_dim: Any, output_dim: Any, *args: Any, **kwargs: Any) -> None:
+    length = kwargs.pop("input_length", None)
+    if length is not None:
+        mapped("Embedding(input_length=)", "input_shape=")
+    if not {"input_shape", "batch_input_shape"} & kwargs.keys():  # a Sequential was built at once
+        kwargs["input_shape"] = tuple(length) if isinstance(length, (tuple, list)) else (length,)
+    init(self, _whole(input_dim), _whole(output_dim), *args, **kwargs)
 
 
 def _whole(size: Any) -> Any:
     return int(size) if isinstance(size, (np.integer, float)) and int(size) == size else size
 
 
-def _batch_normalization(init: Method) -> Method:
-    def initialize(self: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> None:
-        if isinstance(axis, (list, tuple)):
-            if len(axis) != 1:
-                raise out_of_reach(
-                    what=f"BatchNormalization(axis={list(axis)})",
-                    why="Keras 3 normalises along one axis",
-                    write="a Reshape that joins the axes before the layer",
-                )
-            mapped("BatchNormalization(axis=[i])", "axis=i")
-            axis = axis[0]
-        if kwargs.pop("synchronized", False):
-            mapped("BatchNormalization(synchronized=)", "the exact step's statistics, which are of the whole batch")
-        vars(self)["_kte_fused"] = kwargs.get("fused") is not False
-        init(self, axis, *args, **kwargs)
-
-    return initialize
+def _batch_normalization(init: Function, self: Any, axis: Any = -1, *args: Any, **kwargs: Any) -> None:
+    if isinstance(axis, (list, tuple)):
+        if len(axis) != 1:
+            raise out_of_reach(
+                what=f"BatchNormalization(axis={list(axis)})",
+                why="Keras 3 normalises along one axis",
+                write="a Reshape that joins the axes before the layer",
+            )
+        mapped("BatchNormalization(axis=[i])", "axis=i")
+        axis = axis[0]
+    if kwargs.pop("synchronized", False):
+        mapped("BatchNormalization(synchronized=)", "the exact step's statistics, which are of the whole batch")
+    vars(self)["_kte_fused"] = kwargs.get("fused") is not False
+    init(self, axis, *args, **kwargs)
 
 
-def _lambda(init: Method) -> Method:
+def _lambda(init: Function, self: Any, function: Any, *args: Any, **kwargs: Any) -> None:
     """Take functions without a signature, `int` for instance."""
-
-    def initialize(self: Any, function: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            inspect.getfullargspec(function)
-        except TypeError:
-            mapped("Lambda(function without signature)", "Lambda(lambda x: function(x))")
-            made = function if function is not int else functools.partial(keras.ops.cast, dtype="int32")
-            init(self, lambda x: made(x), *args, **kwargs)
-        else:
-            init(self, function, *args, **kwargs)
-
-    return initialize
+    try:
+        inspect.getfullargspec(function)
+    except TypeError:
+        mapped("Lambda(function without signature)", "Lambda(lambda x: function(x))")
+        made = function if function is not int else functools.partial(keras.ops.cast, dtype="int32")
+        init(self, lambda x: made(x), *args, **kwargs)
+    else:
+        init(self, function, *args, **kwargs)
 
 
-def _renamed(init: Method, **names: str) -> Method:
+def _renamed(**names: str) -> Function:
     """Take arguments under their old names."""
 
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+    def initialize(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
         for old in names.keys() & kwargs.keys():
             mapped(f"{type(self).__name__}({old}=)", f"{names[old]}=")
             kwargs[names[old]] = kwargs.pop(old)
@@ -260,53 +216,32 @@ def _renamed(init: Method, **names: str) -> Method:
     return initialize
 
 
-def _policy(init: Method) -> Method:
+def _policy(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     """Take the `loss_scale` of `mixed_precision.experimental`, which `compile` decides now."""
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "loss_scale" in kwargs:
-            mapped("Policy(loss_scale=)", "the loss scale of compile: dynamic for float16, none for bfloat16")
-            del kwargs["loss_scale"]
-        init(self, *args, **kwargs)
-
-    return initialize
+    if "loss_scale" in kwargs:
+        mapped("Policy(loss_scale=)", "the loss scale of compile: dynamic for float16, none for bfloat16")
+        del kwargs["loss_scale"]
+    init(self, *args, **kwargs)
 
 
-def _with_batch_size(add: Method) -> Method:
+def _with_batch_size(add: Function, self: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
     """Make the input of the whole `batch_input_shape=`: layers with a state need its batch size."""
-
-    def add_layer(self: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
-        shape = vars(layer).get("_kte_batch_shape") if not self._layers else None
-        if shape is not None:
-            add(self, keras.layers.InputLayer(batch_shape=shape), *args, **kwargs)
-        add(self, layer, *args, **kwargs)
-
-    return add_layer
+    shape = vars(layer).get("_kte_batch_shape") if not self._layers else None
+    if shape is not None:
+        add(self, keras.layers.InputLayer(batch_shape=shape), *args, **kwargs)
+    add(self, layer, *args, **kwargs)
 
 
-def _pool_of_two(init: Method) -> Method:
-    def initialize(self: Any, pool_size: Any = 2, *args: Any, **kwargs: Any) -> None:
-        init(self, pool_size, *args, **kwargs)
-
-    return initialize
+def _pool_of_two(init: Function, self: Any, pool_size: Any = 2, *args: Any, **kwargs: Any) -> None:
+    init(self, pool_size, *args, **kwargs)
 
 
-def _knows_input(stock: Method) -> Method:
-    def functional_init_arguments(args: Any, kwargs: Any) -> bool:
-        return bool(stock(args, kwargs)) or bool({"input", "output"} & kwargs.keys())
-
-    return functional_init_arguments
+def _knows_input(stock: Function, args: Any, kwargs: Any) -> bool:
+    return bool(stock(args, kwargs)) or bool({"input", "output"} & kwargs.keys())
 
 
-def _functional(init: Method) -> Method:
-    return _renamed(init, input="inputs", output="outputs")
-
-
-def _sequential(init: Method) -> Method:
-    def initialize(self: Any, layers: Any = None, *args: Any, **kwargs: Any) -> None:
-        if args and isinstance(args[0], str):  # Keras 2's order
-            mapped("Sequential(layers, name)", "name=")
-            kwargs["name"], args = args[0], ()
-        init(self, layers, *args, **kwargs)
-
-    return initialize
+def _sequential(init: Function, self: Any, layers: Any = None, *args: Any, **kwargs: Any) -> None:
+    if args and isinstance(args[0], str):  # Keras 2's order
+        mapped("Sequential(layers, name)", "name=")
+        kwargs["name"], args = args[0], ()
+    init(self, layers, *args, **kwargs)

@@ -9,10 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
-from keras.src.callbacks.monitor_callback import MonitorCallback
 
 from keras_tpu_ext.dropin import patching
-from keras_tpu_ext.dropin.old_keras import spellings
 from keras_tpu_ext.dropin.report import mapped, told
 
 Method = Callable[..., Any]
@@ -36,10 +34,8 @@ def install() -> None:
         (all_of.BackupAndRestore, "__init__", functools.partial(_without, ("save_before_preemption",))),
         (all_of.Callback, "model", _settable),
     ):
-        spellings.replace(cls, f"keras.callbacks.{cls.__name__}.{attribute}", make)
-    spellings.replace(
-        MonitorCallback, "keras.src.callbacks.monitor_callback.MonitorCallback._set_monitor_op", _by_name
-    )
+        patching.replace({f"keras.callbacks.{cls.__name__}.{attribute}": make})
+    patching.replace({"keras.src.callbacks.monitor_callback.MonitorCallback._set_monitor_op": _by_name})
     patching.add(all_of.Callback, "validation_data", None)
 
 

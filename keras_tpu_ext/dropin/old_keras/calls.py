@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import tree
 from keras.src import backend
 from keras.src.layers import layer as layer_module
-from keras.src.utils.python_utils import default, is_default
+from keras.src.utils.python_utils import is_default
 
 from keras_tpu_ext.dropin.errors import OutOfReachError
-from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.old_keras.layers import is_shape
+from keras_tpu_ext.dropin.patching import Function, wrap
 from keras_tpu_ext.dropin.report import mapped
-
-Method = Callable[..., Any]
 
 _EMPTY = inspect.Parameter.empty
 
 
 def install() -> None:
     """Make old calls work."""
-    for target, name, make in (
-        (layer_module.CallSpec, "keras.src.layers.layer.CallSpec.__init__", _with_training),
-        (keras.Operation, "keras.Operation.__call__", _each_argument_once),
-        (keras.layers.Layer, "keras.layers.Layer.build", _building_a_model),
-        (keras.layers.Layer, "keras.layers.Layer.compute_output_spec", _as_called),
-    ):
-        spellings.replace(target, name, make)
+    wrap(
+        {
+            "keras.src.layers.layer.CallSpec.__init__": _with_training,
+            "keras.Operation.__call__": _each_argument_once,
+            "keras.layers.Layer.build": _building_a_model,
+            "keras.layers.Layer.compute_output_spec": _as_called,
+        }
+    )
 
 
-def _with_training(init: Method) -> Method:
+def _with_training(init: Function, self: Any, signature: inspect.Signature, *args: Any, **kwargs: Any) -> None:
     """Keras 2 gave a `call` its `training` and its `mask` also where they have no default."""
-
-    def initialize(self: Any, signature: inspect.Signature, *args: Any, **kwargs: Any) -> None:
-        training = signature.parameters.get("training")
-        if training is not None and training.default is _EMPTY and training.kind is not training.VAR_KEYWORD:
-            mapped("call(self, x, training)", "training=False is its default")
-            signature = _with_defaults(signature)
-        init(self, signature, *args, **kwargs)
-
-    return initialize
+    training = signature.parameters.get("training")
+    if training is not None and training.default is _EMPTY and training.kind is not training.VAR_KEYWORD:
+        mapped("call(self, x, training)", "training=False is its default")
+        signature = _with_defaults(signature)
+    init(self, signature, *args, **kwargs)
 
 
 def _with_defaults(signature: inspect.Signature) -> inspect.Signature:
@@ -59,54 +54,37 @@ def _with_defaults(signature: inspect.Signature) -> inspect.Signature:
     )
 
 
-def _each_argument_once(call: Method) -> Method:
+def _each_argument_once(call: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Keras 3 passes `training` and `mask` by name, also where the caller has given them by position."""
-
-    def call_once(self: Any, *args: Any, **kwargs: Any) -> Any:
-        names = getattr(self, "call_signature_parameters", ())[: len(args)]
-        twice = [i for i, name in enumerate(names) if name in kwargs]
-        if twice:
-            mapped("layer(x, training, mask)", "layer(x, training=training, mask=mask)")
-            kwargs = {**dict(zip(names[twice[0] :], args[twice[0] :], strict=True)), **kwargs}
-            args = args[: twice[0]]
-        return call(self, *args, **kwargs)
-
-    return call_once
+    names = getattr(self, "call_signature_parameters", ())[: len(args)]
+    twice = [i for i, name in enumerate(names) if name in kwargs]
+    if twice:
+        mapped("layer(x, training, mask)", "layer(x, training=training, mask=mask)")
+        kwargs = {**dict(zip(names[twice[0] :], args[twice[0] :], strict=True)), **kwargs}
+        args = args[: twice[0]]
+    return call(self, *args, **kwargs)
 
 
-def _building_a_model(build: Method) -> Method:
+def _building_a_model(build: Function, self: Any, input_shape: Any) -> None:
     """Call a subclassed model on inputs without values, so that its layers get weights."""
-
-    @default
-    def build_model(self: Any, input_shape: Any) -> None:
-        if isinstance(self, keras.Model) and input_shape is not None and layer_module.might_have_unbuilt_state(self):
-            mapped("model.build(input_shape)", "a call on keras.KerasTensor(input_shape)")
-            shape = tuple(input_shape) if _is_shape(input_shape) else input_shape
-            needs = inspect.signature(self.call).parameters.get("training")
-            training = {"training": False} if needs is not None and needs.default is _EMPTY else {}
-            inputs = tree.map_shape_structure(keras.KerasTensor, shape)
-            backend.compute_output_spec(self.call, inputs, **training)
-        build(self, input_shape)
-
-    return build_model
+    if isinstance(self, keras.Model) and input_shape is not None and layer_module.might_have_unbuilt_state(self):
+        mapped("model.build(input_shape)", "a call on keras.KerasTensor(input_shape)")
+        shape = tuple(input_shape) if is_shape(input_shape) else input_shape
+        needs = inspect.signature(self.call).parameters.get("training")
+        training = {"training": False} if needs is not None and needs.default is _EMPTY else {}
+        inputs = tree.map_shape_structure(keras.KerasTensor, shape)
+        backend.compute_output_spec(self.call, inputs, **training)
+    build(self, input_shape)
 
 
-def _as_called(compute_output_spec: Method) -> Method:
+def _as_called(compute_output_spec: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Keras 2 called a layer to know its outputs, whatever `compute_output_shape` said; random layers need that."""
-
-    def compute_as_called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_own = isinstance(self, keras.layers.Lambda) or type(self).__module__.split(".")[0] != "keras"
-        if is_own and not is_default(self.compute_output_shape):
-            try:
-                return keras.Operation.compute_output_spec(self, *args, **kwargs)
-            except OutOfReachError:
-                raise
-            except Exception as error:  # then what it says must do
-                mapped(f"{type(self).__name__}.compute_output_shape", f"itself: {type(error).__name__} in its call")
-        return compute_output_spec(self, *args, **kwargs)
-
-    return compute_as_called
-
-
-def _is_shape(value: Any) -> bool:
-    return not isinstance(value, dict) and all(size is None or isinstance(size, int) for size in value)
+    is_own = isinstance(self, keras.layers.Lambda) or type(self).__module__.split(".")[0] != "keras"
+    if is_own and not is_default(self.compute_output_shape):
+        try:
+            return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        except OutOfReachError:
+            raise
+        except Exception as error:  # then what it says must do
+            mapped(f"{type(self).__name__}.compute_output_shape", f"itself: {type(error).__name__} in its call")
+    return compute_output_spec(self, *args, **kwargs)

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keras.src.trainers.trainer import Trainer
-from keras.src.utils import python_utils
-
-from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.patching import replace
 
 Method = Callable[..., Any]
 
 
 def install() -> None:
     """Order metrics as Keras 2 did."""
-    spellings.replace(python_utils, "keras.src.utils.python_utils.pythonify_logs", _in_order)
-    name = "keras.src.trainers.trainer.Trainer"
-    spellings.replace(Trainer, f"{name}.get_metrics_result", _get_metrics_result)
-    spellings.replace(Trainer, f"{name}._flatten_metrics_in_order", _flatten)
-    spellings.replace(Trainer, f"{name}.metrics_names", lambda _: property(_metrics_names))
+    trainer = "keras.src.trainers.trainer.Trainer"
+    replace(
+        {
+            "keras.src.utils.python_utils.pythonify_logs": _in_order,
+            f"{trainer}.get_metrics_result": _get_metrics_result,
+            f"{trainer}._flatten_metrics_in_order": _flatten,
+            f"{trainer}.metrics_names": lambda _: property(_metrics_names),
+        }
+    )
 
 
 def _in_order(stock: Method) -> Method:

@@ -9,56 +9,47 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
-from keras.src.utils import python_utils
-
-from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.patching import Function, wrap
 from keras_tpu_ext.dropin.report import mapped
-
-Method = Callable[..., Any]
 
 _SAVED: dict[str, Callable[..., Any]] = {}
 
 
 def install() -> None:
     """Remember lambdas that are saved, and find them again."""
-    layer = "keras.layers.Lambda"
-    spellings.replace(keras.layers.Lambda, f"{layer}._serialize_function_to_config", _remembering)
-    spellings.replace(keras.layers.Lambda, f"{layer}.from_config", _of_this_program)
-    spellings.replace(python_utils, "keras.src.utils.python_utils.func_load", _found)
+    wrap(
+        {
+            "keras.layers.Lambda._serialize_function_to_config": _remembering,
+            "keras.layers.Lambda.from_config": _of_this_program,
+            "keras.src.utils.python_utils.func_load": _found,
+        }
+    )
 
 
 def _key(code: Any, defaults: Any = None, closure: Any = None) -> str:
     return repr((code, *(None if values is None else list(values) for values in (defaults, closure))))
 
 
-def _remembering(stock: Method) -> Method:
-    def serialize_function(self: Any, function: Any) -> Any:
-        config = stock(self, function)
-        if _is_lambda(config):
-            _SAVED[_key(**config["config"])] = function
-        return config
-
-    return serialize_function
+def _remembering(stock: Function, self: Any, function: Any) -> Any:
+    config = stock(self, function)
+    if _is_lambda(config):
+        _SAVED[_key(**config["config"])] = function
+    return config
 
 
 def _is_lambda(config: Any) -> bool:
     return isinstance(config, dict) and config.get("class_name") == "__lambda__"
 
 
-def _of_this_program(stock: Method) -> Method:
-    def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None, safe_mode: Any = None) -> Any:
-        lambdas = [value for value in config.values() if _is_lambda(value)]
-        if lambdas and all(_key(**value["config"]) in _SAVED for value in lambdas):
-            mapped("a lambda in a file", "this program's lambda with the same code")
-            safe_mode = False
-        return stock(cls, config, custom_objects, safe_mode)
+def _of_this_program(
+    stock: Function, cls: Any, config: dict[str, Any], custom_objects: Any = None, safe_mode: Any = None
+) -> Any:
+    lambdas = [value for value in config.values() if _is_lambda(value)]
+    if lambdas and all(_key(**value["config"]) in _SAVED for value in lambdas):
+        mapped("a lambda in a file", "this program's lambda with the same code")
+        safe_mode = False
+    return stock(cls, config, custom_objects, safe_mode)
 
-    return from_config
 
-
-def _found(stock: Method) -> Method:
-    def func_load(code: Any, defaults: Any = None, closure: Any = None, globs: Any = None) -> Any:
-        return _SAVED.get(_key(code, defaults, closure)) or stock(code, defaults, closure, globs)
-
-    return func_load
+def _found(stock: Function, code: Any, defaults: Any = None, closure: Any = None, globs: Any = None) -> Any:
+    return _SAVED.get(_key(code, defaults, closure)) or stock(code, defaults, closure, globs)

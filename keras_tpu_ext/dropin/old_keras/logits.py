@@ -1,21 +1,18 @@
 """Cross-entropies of what a softmax or sigmoid has made, which Keras 2 computed from its input.
 
 A probability below 1e-7 counted in full there; Keras 3 on JAX clips it, which gives another loss and no gradient.
+With `from_logits=True`, too: Keras 2 warned that these are no logits, and took those that it had.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-from keras.src.backend.jax import nn
+from keras_tpu_ext.dropin.patching import Function, wrap
+from keras_tpu_ext.dropin.report import mapped, told
 
-from keras_tpu_ext.dropin.old_keras import spellings
-from keras_tpu_ext.dropin.report import mapped
-
-Method = Callable[..., Any]
+_NN = "keras.src.backend.jax.nn"
 
 # The output and the input of each softmax and sigmoid that is still there, by the output's id: tracers take no
 # attributes.
@@ -24,22 +21,17 @@ _LOGITS: dict[int, tuple[Any, Any]] = {}
 
 def install() -> None:
     """Remember inputs, and take them for the loss."""
-    for name in ("softmax", "sigmoid"):
-        spellings.replace(nn, f"keras.src.backend.jax.nn.{name}", _remembering)
-    for name in ("categorical_crossentropy", "sparse_categorical_crossentropy", "binary_crossentropy"):
-        spellings.replace(nn, f"keras.src.backend.jax.nn.{name}", _from_logits)
+    wrap({f"{_NN}.{name}": _remembering for name in ("softmax", "sigmoid")})
+    losses = ("categorical_crossentropy", "sparse_categorical_crossentropy", "binary_crossentropy")
+    wrap({f"{_NN}.{name}": _from_logits for name in losses})
 
 
-def _remembering(stock: Method) -> Method:
-    @functools.wraps(stock)
-    def activation(x: Any, axis: Any = -1) -> Any:
-        output = stock(x, axis) if stock.__name__ == "softmax" else stock(x)
-        if axis in (-1, len(output.shape) - 1):
-            key = id(output)
-            _LOGITS[key] = weakref.ref(output, lambda _: _LOGITS.pop(key, None)), x
-        return output
-
-    return activation
+def _remembering(stock: Function, x: Any, axis: Any = -1) -> Any:
+    output = stock(x, axis) if stock.__name__ == "softmax" else stock(x)
+    if axis in (-1, len(output.shape) - 1):
+        key = id(output)
+        _LOGITS[key] = weakref.ref(output, lambda _: _LOGITS.pop(key, None)), x
+    return output
 
 
 def logits_of(output: Any) -> Any:
@@ -48,13 +40,12 @@ def logits_of(output: Any) -> Any:
     return logits if known is not None and known() is output else None
 
 
-def _from_logits(stock: Method) -> Method:
-    @functools.wraps(stock)
-    def crossentropy(target: Any, output: Any, from_logits: bool = False, **kwargs: Any) -> Any:
-        logits = None if from_logits else logits_of(output)
-        if logits is None:
-            return stock(target, output, from_logits, **kwargs)
+def _from_logits(stock: Function, target: Any, output: Any, from_logits: bool = False, **kwargs: Any) -> Any:
+    logits = logits_of(output)
+    if logits is None:
+        return stock(target, output, from_logits, **kwargs)
+    if from_logits:
+        told(f"{stock.__name__}(from_logits=True) of probabilities", "the same from their logits, as in Keras 2")
+    else:
         mapped(f"{stock.__name__} of probabilities", "the same from their logits, as in Keras 2")
-        return stock(target, logits, True, **kwargs)
-
-    return crossentropy
+    return stock(target, logits, True, **kwargs)

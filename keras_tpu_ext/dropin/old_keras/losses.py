@@ -8,29 +8,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops, tree
-from keras.src.losses import loss as loss_module
+from keras.src.legacy.losses import Reduction
 
-from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped
-
-Method = Callable[..., Any]
-
-
-class Reduction:
-    """The reductions of Keras 2."""
-
-    AUTO = "auto"
-    NONE = "none"
-    SUM = "sum"
-    SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
-
-
-_REDUCTIONS = {"auto", "none", "sum", "sum_over_batch_size"}
 
 
 class _Labels(threading.local):
@@ -47,10 +32,14 @@ _LABELS = _Labels()
 
 def install() -> None:
     """Make old losses work."""
-    spellings.replace(loss_module, "keras.src.losses.loss.standardize_reduction", _standardize_reduction)
-    spellings.replace(keras.losses.Loss, "keras.losses.Loss.__init__", _loss)
-    spellings.replace(keras.losses.Loss, "keras.losses.Loss.__call__", _keeping_dtype)
-    spellings.add_names("losses", {"Reduction": Reduction})
+    wrap(
+        {
+            "keras.src.losses.loss.standardize_reduction": _standardize_reduction,
+            "keras.losses.Loss.__init__": _loss,
+            "keras.losses.Loss.__call__": _keeping_dtype,
+        }
+    )
+    add(keras.losses, "Reduction", Reduction)  # as `tf.keras.losses` has it
 
 
 def as_then(loss: Any) -> Any:
@@ -76,51 +65,39 @@ def expanded(y_true: Any, y_pred: Any) -> Any:
     return ops.expand_dims(y_true, -1) if ranks == [1, 2] else y_true
 
 
-def _on_old_labels(function: Method) -> Method:
+def _on_old_labels(function: Function) -> Function:
     @functools.wraps(function)
     def on_old_labels(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
         dtype = _LABELS.dtypes[-1] if _LABELS.dtypes else ""
         if "int" in dtype and not tree.is_nested(y_true):
             y_true = ops.cast(y_true, dtype)
-        if not tree.is_nested(y_true) and not tree.is_nested(y_pred):
-            y_true = expanded(y_true, y_pred)
-        return function(y_true, y_pred, *args, **kwargs)
+        return function(expanded(y_true, y_pred), y_pred, *args, **kwargs)
 
     vars(on_old_labels).pop("__wrapped__", None)
     return on_old_labels
 
 
-def _keeping_dtype(call: Method) -> Method:
-    def keeping_dtype(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        leaves = tree.flatten(y_true)
-        _LABELS.dtypes.append(keras.backend.standardize_dtype(leaves[0].dtype) if hasattr(leaves[0], "dtype") else "")
-        try:
-            return call(self, y_true, y_pred, sample_weight)
-        finally:
-            _LABELS.dtypes.pop()
-
-    return keeping_dtype
+def _keeping_dtype(call: Function, self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    leaves = tree.flatten(y_true)
+    _LABELS.dtypes.append(keras.backend.standardize_dtype(leaves[0].dtype) if hasattr(leaves[0], "dtype") else "")
+    try:
+        return call(self, y_true, y_pred, sample_weight)
+    finally:
+        _LABELS.dtypes.pop()
 
 
-def _standardize_reduction(stock: Method) -> Method:
-    def standardize_reduction(reduction: Any) -> Any:
-        reduction = getattr(reduction, "value", reduction)
-        if isinstance(reduction, str) and reduction.lower() == "auto":
-            mapped("Reduction.AUTO", "sum_over_batch_size")
-            return "sum_over_batch_size"
-        return stock(reduction.lower() if isinstance(reduction, str) else reduction)
-
-    return standardize_reduction
+def _standardize_reduction(stock: Function, reduction: Any) -> Any:
+    reduction = getattr(reduction, "value", reduction)
+    if isinstance(reduction, str) and reduction.lower() == "auto":
+        mapped("Reduction.AUTO", "sum_over_batch_size")
+        return "sum_over_batch_size"
+    return stock(reduction.lower() if isinstance(reduction, str) else reduction)
 
 
-def _loss(init: Method) -> Method:
+def _loss(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     """Take `Loss(reduction, name)`, the order of Keras 2."""
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        if args and args[0] in _REDUCTIONS:
-            mapped("Loss(reduction, name)", "Loss(reduction=, name=)")
-            kwargs.update(zip(("reduction", "name"), args, strict=False))
-            args = ()
-        init(self, *args, **kwargs)
-
-    return initialize
+    if args and args[0] in Reduction.all():
+        mapped("Loss(reduction, name)", "Loss(reduction=, name=)")
+        kwargs.update(zip(("reduction", "name"), args, strict=False))
+        args = ()
+    init(self, *args, **kwargs)

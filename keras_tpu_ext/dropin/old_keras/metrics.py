@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
 from typing import Any
 
 import keras
-from keras import tree
-from keras.src.trainers import compile_utils
 
-from keras_tpu_ext.dropin import patching
-from keras_tpu_ext.dropin.old_keras import spellings
 from keras_tpu_ext.dropin.old_keras.losses import expanded
+from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped, told
 
-Method = Callable[..., Any]
-
-_DTYPES = ("float", "bfloat", "mixed", "int")
+_DTYPE = re.compile(r"(mixed_)?(b?float|u?int)\d+")
 _ADD_WEIGHT = ("name", "shape", "aggregation", "synchronization", "initializer", "dtype")  # Keras 2's order
 
 
 def install() -> None:
     """Make old metrics work."""
-    metric = keras.metrics.Metric
-    stock_reset = metric.reset_state
-    patching.add(metric, "reset_states", _reset_states(stock_reset))
-    spellings.replace(metric, "keras.metrics.Metric.__init__", _metric)
-    spellings.replace(metric, "keras.metrics.Metric.add_weight", _add_weight)
-    spellings.replace(metric, "keras.metrics.Metric.reset_state", _reset_state)
-    spellings.replace(compile_utils, "keras.src.trainers.compile_utils.get_metric", _get_metric)
+    metric = "keras.metrics.Metric"
+    add(keras.metrics.Metric, "reset_states", _reset_states)
+    wrap(
+        {
+            f"{metric}.__init__": _metric,
+            f"{metric}.add_weight": _add_weight,
+            f"{metric}.reset_state": _reset_state,
+            "keras.src.trainers.compile_utils.get_metric": _get_metric,
+        }
+    )
 
 
 def as_then(metrics: Any, outputs: list[str] | None) -> Any:
@@ -39,104 +37,75 @@ def as_then(metrics: Any, outputs: list[str] | None) -> Any:
         metrics: What `compile` was given.
         outputs: The names of the model's outputs, if it has any yet.
     """
-    if metrics is None:
-        return None
-    if not isinstance(metrics, (list, tuple, dict)):
+    if metrics is None or isinstance(metrics, dict):
+        return metrics
+    if not isinstance(metrics, (list, tuple)):
         metrics = [metrics]
     count = len(outputs or ())
-    if isinstance(metrics, dict):
-        return metrics
     if count > 1 and not any(isinstance(of, (list, tuple, dict)) or of is None for of in metrics):
         told("one list of metrics for several outputs", "each metric for each output")
-        return [[_for_output(metric, output) for metric in metrics] for output in range(count)]
+        return [metrics, *([_copied(metric) for metric in metrics] for _ in range(1, count))]
     return metrics
 
 
-def _for_output(metric: Any, output: int) -> Any:
-    """Return a metric for one of several outputs: a copy of an object, from the second output on."""
-    if output and isinstance(metric, keras.metrics.Metric):
-        return type(metric).from_config(metric.get_config())
+def _copied(metric: Any) -> Any:
+    return metric.from_config(metric.get_config()) if isinstance(metric, keras.metrics.Metric) else metric
+
+
+def _get_metric(stock: Function, identifier: Any, y_true: Any, y_pred: Any) -> Any:
+    """Name a metric as Keras 2 did, and give it labels as Keras 2 did, with a dimension more where they need it."""
+    if isinstance(identifier, str) and identifier[:1].isupper():
+        identifier = keras.metrics.get(identifier)
+        mapped(f"the metric {type(identifier).__name__!r}", f"the name {identifier.name!r}")
+    if isinstance(identifier, keras.losses.Loss):
+        identifier = keras.metrics.MeanMetricWrapper(identifier, name=identifier.name)
+    metric = stock(identifier, y_true, y_pred)
+    if "update_state" not in vars(metric):
+        update = metric.update_state
+
+        @functools.wraps(update)
+        def update_state(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+            return update(expanded(y_true, y_pred), y_pred, *args, **kwargs)
+
+        metric.__dict__["update_state"] = update_state
     return metric
 
 
-def _get_metric(stock: Method) -> Method:
-    """Name a metric as Keras 2 did, and give it labels as Keras 2 did, with a dimension more where they need it."""
-
-    def get_metric(identifier: Any, y_true: Any, y_pred: Any) -> Any:
-        if isinstance(identifier, str) and identifier[:1].isupper():
-            identifier = keras.metrics.get(identifier)
-            mapped(f"the metric {type(identifier).__name__!r}", f"the name {identifier.name!r}")
-        if isinstance(identifier, keras.losses.Loss):
-            identifier = keras.metrics.MeanMetricWrapper(identifier, name=identifier.name)
-        metric = stock(identifier, y_true, y_pred)
-        if "update_state" not in vars(metric):
-            metric.__dict__["update_state"] = _on_old_labels(metric.update_state)
-        return metric
-
-    return get_metric
-
-
-def _on_old_labels(update: Method) -> Method:
-    @functools.wraps(update)
-    def on_old_labels(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-        if not tree.is_nested(y_true) and not tree.is_nested(y_pred):
-            y_true = expanded(y_true, y_pred)
-        return update(y_true, y_pred, *args, **kwargs)
-
-    return on_old_labels
-
-
-def _metric(init: Method) -> Method:
+def _metric(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     """Take `Metric(name, dtype)`, the order of Keras 2, and its other arguments."""
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        if args and isinstance(args[0], str) and not args[0].startswith(_DTYPES):
-            mapped("Metric(name)", "Metric(name=)")
-            kwargs.update(zip(("name", "dtype"), args, strict=False))
-            args = ()
-        for name in ("dynamic", "trainable"):
-            kwargs.pop(name, None)
-        init(self, *args, **kwargs)
-
-    return initialize
+    if args and isinstance(args[0], str) and not _DTYPE.fullmatch(args[0]):
+        mapped("Metric(name)", "Metric(name=)")
+        kwargs.update(zip(("name", "dtype"), args, strict=False))
+        args = ()
+    for name in ("dynamic", "trainable"):
+        kwargs.pop(name, None)
+    init(self, *args, **kwargs)
 
 
-def _add_weight(stock: Method) -> Method:
-    def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], str):
-            mapped("metric.add_weight(name)", "add_weight(name=)")
-            kwargs.update(zip(_ADD_WEIGHT, args, strict=False))
-            args = ()
-        for name in ("aggregation", "synchronization", "trainable"):
-            kwargs.pop(name, None)
-        if kwargs.get("initializer", "zeros") is None or "initializer" not in kwargs:
-            kwargs["initializer"] = "zeros"
-        return stock(self, *args, **kwargs)
-
-    return add_weight
+def _add_weight(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if args and isinstance(args[0], str):
+        mapped("metric.add_weight(name)", "add_weight(name=)")
+        kwargs.update(zip(_ADD_WEIGHT, args, strict=False))
+        args = ()
+    for name in ("aggregation", "synchronization", "trainable"):
+        kwargs.pop(name, None)
+    kwargs["initializer"] = kwargs.get("initializer") or "zeros"
+    return stock(self, *args, **kwargs)
 
 
-def _reset_states(stock_reset: Method) -> Method:
-    """Return `Metric.reset_states`, the old name; a user's own one calls it as that of its parent."""
-
-    def reset_states(self: Any) -> None:
-        mapped("metric.reset_states()", "reset_state()")
-        if type(self).reset_states is keras.metrics.Metric.reset_states:
-            self.reset_state()
-        else:
-            stock_reset(self)
-
-    return reset_states
+def _reset_states(self: Any) -> None:
+    """Reset a metric, by the old name; a user's own method calls it as that of its parent."""
+    mapped("metric.reset_states()", "reset_state()")
+    if type(self).reset_states is _reset_states:
+        self.reset_state()
+    else:
+        keras.metrics.Metric.reset_state.__wrapped__(self)
 
 
-def _reset_state(stock: Method) -> Method:
+def _reset_state(stock: Function, self: Any) -> None:
     """Call a user's own `reset_states`, which Keras 3 would not."""
-
-    def reset_state(self: Any) -> None:
-        if type(self).reset_states is keras.metrics.Metric.reset_states:
-            stock(self)
-        else:
-            mapped("a metric's own reset_states", "reset_state()")
-            self.reset_states()
-
-    return reset_state
+    if type(self).reset_states is _reset_states:
+        stock(self)
+    else:
+        mapped("a metric's own reset_states", "reset_state()")
+        self.reset_states()

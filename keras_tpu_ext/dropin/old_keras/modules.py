@@ -13,12 +13,11 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn
 
-from keras_tpu_ext.dropin import patching
+from keras_tpu_ext.dropin import imports, patching
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.report import mapped
 from keras_tpu_ext.tools.migrate.tables.old_modules import OLD_MODULES, OLD_NAMES, OUT_OF_REACH
@@ -45,51 +44,26 @@ _OF_KERAS = ("keras.api.", "keras.src.")  # these spell `keras`, the others `tf.
 
 def install() -> None:
     """Make the modules importable, and their names attributes of the modules that Keras 3 still has."""
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        return
-    sys.meta_path.insert(0, _Finder(front=True))
-    sys.meta_path.append(_Finder(front=False))
+    imports.provide(lambda name: _find(name) if _is_spelling(name) else None, first=True)
+    imports.provide(lambda name: None if _is_spelling(name) else _find(name), first=False)
     _look_up_missing_names()
     _take_over_tensorflow()
     patching.add(_old_name("keras.preprocessing.image.Iterator"), "next", lambda self: next(self))
-    tf_layers = sys.modules[f"{_TF_KERAS}.layers"]  # two layers there compute with TensorFlow
-    alpha_dropout = sys.modules["keras.layers"].AlphaDropout
-    patching.replace(tf_layers, f"{_TF_KERAS}.layers.AlphaDropout", lambda _: alpha_dropout)
+    alpha_dropout, threshold = sys.modules["keras.layers"].AlphaDropout, _old_name("keras.layers.ThresholdedReLU")
     patching.replace(
-        tf_layers, f"{_TF_KERAS}.layers.ThresholdedReLU", lambda _: _old_name("keras.layers.ThresholdedReLU")
+        {  # two layers that compute with TensorFlow
+            f"{_TF_KERAS}.layers.AlphaDropout": lambda _: alpha_dropout,
+            f"{_TF_KERAS}.layers.ThresholdedReLU": lambda _: threshold,
+        }
     )
     _old_name.cache_clear()  # what was asked for until here was not for the program
 
 
-class _Finder(MetaPathFinder):
-    """Finds modules of old Keras: other spellings before anybody else, and what is gone when nobody else has it."""
-
-    def __init__(self, *, front: bool) -> None:
-        self._front = front
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the spec of a module that is in the tables."""
-        del path, target
-        parent = fullname.rpartition(".")[0]
-        respelled = parent in sys.modules and sys.modules[parent].__name__ != parent
-        if (respelled or fullname.startswith(("tensorflow.", "keras._tf_keras."))) != self._front:
-            return None
-        module = _find(fullname)
-        return None if module is None else ModuleSpec(fullname, _Loader(module), is_package=True)
-
-
-class _Loader(Loader):
-    """Puts a module that is there under one more name."""
-
-    def __init__(self, module: types.ModuleType) -> None:
-        self._module = module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Make the module the one of the spec's name; the import system takes it from there."""
-        assert module.__spec__ is not None
-        sys.modules[module.__spec__.name] = self._module
+def _is_spelling(fullname: str) -> bool:
+    """Return whether a module that is there is asked for by another name, and not one that is gone."""
+    parent = fullname.rpartition(".")[0]
+    respelled = parent in sys.modules and sys.modules[parent].__name__ != parent
+    return respelled or fullname.startswith(("tensorflow.", "keras._tf_keras."))
 
 
 def _find(fullname: str) -> types.ModuleType | None:
@@ -115,7 +89,7 @@ class _OldModule(types.ModuleType):
         super().__init__(old, f"`{old}` of old Keras; its names are in `{OLD_MODULES[old]}`.")
         self.__path__ = []  # old modules have modules in turn
         self.__package__ = old
-        self.__spec__ = ModuleSpec(old, _Loader(self), is_package=True)
+        self.__spec__ = ModuleSpec(old, imports.AnotherName(self), is_package=True)
 
     def __getattr__(self, name: str) -> Any:
         today = importlib.import_module(OLD_MODULES[self.__name__])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -86,14 +87,8 @@ class _LocallyConnected(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         """Make a kernel and a bias for each place."""
         places = self._places(input_shape)
-        taps = input_shape[-1]
-        for size in self.kernel_size:
-            taps *= size
-        count = 1
-        for size in places:
-            count *= size
         self.kernel = self.add_weight(
-            (count, taps, self.filters),
+            (math.prod(places), input_shape[-1] * math.prod(self.kernel_size), self.filters),
             self.kernel_initializer,
             name="kernel",
             regularizer=self.kernel_regularizer,
@@ -125,19 +120,12 @@ class _LocallyConnected(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments."""
+        plain = ("filters", "kernel_size", "strides", "use_bias")
+        parts = [f"{of}_{what}" for of in ("kernel", "bias") for what in ("initializer", "regularizer", "constraint")]
         return {
             **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "use_bias": self.use_bias,
-            "activation": keras.activations.serialize(self.activation),
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            **{name: getattr(self, name) for name in plain},
+            **{name: keras.saving.serialize_keras_object(getattr(self, name)) for name in ("activation", *parts)},
         }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.report import told
 
 
@@ -24,18 +25,17 @@ def print_summary(model: Any, line_length: int | None = None, positions: Any = N
 
 
 def LossScaleOptimizer(optimizer: Any, loss_scale: Any = "dynamic") -> Any:  # noqa: N802, it was a class
-    """Return an optimizer that scales the loss, as `mixed_precision.experimental` had it.
+    """Return an optimizer that scales the loss, as `mixed_precision.experimental` had it."""
+    return keras.mixed_precision.LossScaleOptimizer(optimizer, loss_scale=loss_scale)
 
-    Args:
-        optimizer: The optimizer inside.
-        loss_scale: "dynamic". Keras 3 has no scale that stays.
-    """
-    if loss_scale != "dynamic":
-        raise ValueError(
-            f"LossScaleOptimizer needs loss_scale='dynamic', since Keras 3 has no scale that stays; this "
-            f"is {loss_scale!r}. Write instead: optimizer.loss_scale_factor = {loss_scale!r}, without it."
-        )
-    return keras.mixed_precision.LossScaleOptimizer(optimizer)
+
+def legacy_get_updates_support(function: Any) -> Any:
+    """Say that `get_updates`, which wrote an optimizer's own updates, has no counterpart."""
+    raise out_of_reach(
+        what="Optimizer.get_updates",
+        why="it makes a graph of TensorFlow 1",
+        write="`update_step(self, gradient, variable, learning_rate)` in a subclass of keras.optimizers.Optimizer",
+    )
 
 
 def to_ordinal(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Any:

@@ -7,19 +7,15 @@ Nadam is that of Keras 3: the momentum of the legacy one grew more slowly, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.old_keras import spellings
+from keras_tpu_ext.dropin.patching import Function, add, owners, wrap
 from keras_tpu_ext.dropin.report import mapped, told
-
-Method = Callable[..., Any]
 
 _NAMES = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD", "Optimizer", "AdamW")
 _WITHOUT_MEANING = {  # arguments of Keras 2.11 to 2.15 and of legacy optimizers, which files of models hold
@@ -43,46 +39,41 @@ _TF1 = {
 
 def install() -> None:
     """Make old optimizers work."""
-    optimizer = keras.optimizers.Optimizer
-    for attribute, make in {
-        "__init__": _with_old_arguments,
-        "build": _with_epsilon,
-        "_backend_update_step": _with_decay,
-        "get_config": _config_with_decay,
-    }.items():
-        spellings.replace(optimizer, f"keras.optimizers.Optimizer.{attribute}", make)
-    spellings.replace(
-        keras.optimizers.LossScaleOptimizer, "keras.optimizers.LossScaleOptimizer.__init__", _with_loss_scale
+    optimizer = "keras.optimizers.Optimizer"
+    wrap(
+        {
+            f"{optimizer}.__init__": _with_old_arguments,
+            f"{optimizer}.build": _with_epsilon,
+            f"{optimizer}._backend_update_step": _with_decay,
+            f"{optimizer}.get_config": _config_with_decay,
+            "keras.optimizers.LossScaleOptimizer.__init__": _with_loss_scale,
+        }
     )
-    patching.add(optimizer, "lr", property(_rate, _set_rate, doc="The learning rate: its old name."))
-    patching.add(optimizer, "weights", property(lambda self: self.variables, doc="The variables: their old name."))
-    patching.add(optimizer, "get_weights", _get_weights)
-    classes = {name: getattr(keras.optimizers, name) for name in _NAMES}
-    for module in ("optimizers.legacy", "optimizers.experimental"):
-        spellings.add_module(module, classes)
+    cls = keras.optimizers.Optimizer
+    add(cls, "lr", property(_rate, _set_rate, doc="The learning rate: its old name."))
+    add(cls, "weights", property(lambda self: self.variables, doc="The variables: their old name."))
+    add(cls, "get_weights", lambda self: [variable.numpy() for variable in self.variables])
+    for legacy in owners("keras.optimizers.legacy.Adam"):  # a module of errors
+        vars(legacy).update({name: getattr(keras.optimizers, name) for name in _NAMES})
 
 
-def _with_old_arguments(init: Method) -> Method:
+def _with_old_arguments(init: Function, self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:
     """Take `lr`, `decay` and what Keras 2 took as a number."""
-
-    def initialize(self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:
-        _refuse_old_subclass(type(self))
-        if type(self) is keras.optimizers.Nadam:
-            told("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
-        if "lr" in kwargs:
-            mapped("lr=", "learning_rate=")
-            learning_rate = kwargs.pop("lr")
-        decay = float(kwargs.pop("decay", None) or 0.0)
-        for name in _WITHOUT_MEANING.keys() & kwargs.keys():
-            mapped(f"{name}=", _WITHOUT_MEANING[name])
-            del kwargs[name]
-        if decay:
-            _check_decay(decay, learning_rate)
-            told(f"decay={decay}", "the rate of step i is learning_rate / (1 + decay * i)")
-        init(self, _number(learning_rate), *args, **kwargs)
-        self._decay = decay
-
-    return initialize
+    _refuse_old_subclass(type(self))
+    if type(self) is keras.optimizers.Nadam:
+        told("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
+    if "lr" in kwargs:
+        mapped("lr=", "learning_rate=")
+        learning_rate = kwargs.pop("lr")
+    decay = float(kwargs.pop("decay", None) or 0.0)
+    for name in _WITHOUT_MEANING.keys() & kwargs.keys():
+        mapped(f"{name}=", _WITHOUT_MEANING[name])
+        del kwargs[name]
+    if decay:
+        _check_decay(decay, learning_rate)
+        told(f"decay={decay}", "the rate of step i is learning_rate / (1 + decay * i)")
+    init(self, _number(learning_rate), *args, **kwargs)
+    self._decay = decay
 
 
 def _check_decay(decay: float, learning_rate: Any) -> None:
@@ -111,55 +102,41 @@ def _refuse_old_subclass(cls: type) -> None:
         )
 
 
-def _with_epsilon(build: Method) -> Method:
+def _with_epsilon(build: Function, self: Any, variables: Any) -> Any:
     """Take `epsilon=None` as Keras's own epsilon."""
-
-    def build_with_epsilon(self: Any, variables: Any) -> Any:
-        if getattr(self, "epsilon", 0.0) is None:
-            mapped("epsilon=None", f"epsilon={keras.config.epsilon()}")
-            self.epsilon = keras.config.epsilon()
-        return build(self, variables)
-
-    return build_with_epsilon
+    if getattr(self, "epsilon", 0.0) is None:
+        mapped("epsilon=None", f"epsilon={keras.config.epsilon()}")
+        self.epsilon = keras.config.epsilon()
+    return build(self, variables)
 
 
-def _with_decay(update: Method) -> Method:
+def _with_decay(update: Function, self: Any, grads: Any, variables: Any, learning_rate: Any) -> Any:
     """Apply `decay` where the step uses the rate, so that `optimizer.lr` says the rate as it was given."""
-
-    def update_with_decay(self: Any, grads: Any, variables: Any, learning_rate: Any) -> Any:
-        decay = getattr(self, "_decay", 0.0)
-        if decay:
-            rate = ops.cast(learning_rate, "float32")
-            learning_rate = rate / (1.0 + decay * ops.cast(self.iterations, "float32"))
-        return update(self, grads, variables, learning_rate)
-
-    return update_with_decay
+    decay = getattr(self, "_decay", 0.0)
+    if decay:
+        rate = ops.cast(learning_rate, "float32")
+        learning_rate = rate / (1.0 + decay * ops.cast(self.iterations, "float32"))
+    return update(self, grads, variables, learning_rate)
 
 
-def _config_with_decay(get_config: Method) -> Method:
-    def config(self: Any) -> dict[str, Any]:
-        decay = getattr(self, "_decay", 0.0)
-        return {**get_config(self), **({"decay": decay} if decay else {})}
-
-    return config
+def _config_with_decay(get_config: Function, self: Any) -> dict[str, Any]:
+    decay = getattr(self, "_decay", 0.0)
+    return {**get_config(self), **({"decay": decay} if decay else {})}
 
 
-def _with_loss_scale(init: Method) -> Method:
-    """Take what `mixed_precision.experimental.LossScaleOptimizer` took."""
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        scale = kwargs.pop("loss_scale", "dynamic")
-        if len(args) > 1 and isinstance(args[1], str):
-            args, scale = (args[0], *args[2:]), args[1]
-        if scale != "dynamic" or not kwargs.pop("dynamic", True):
-            raise out_of_reach(
-                what=f"LossScaleOptimizer(loss_scale={scale!r})",
-                why="Keras 3 scales a loss dynamically only",
-                write="nothing: a TPU computes in bfloat16, which needs no scale",
-            )
-        init(self, *args, **kwargs)
-
-    return initialize
+def _with_loss_scale(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Take what `mixed_precision.experimental.LossScaleOptimizer` took, and `dynamic` of Keras 2."""
+    scale, dynamic = kwargs.pop("loss_scale", "dynamic"), kwargs.pop("dynamic", True)
+    if len(args) > 1 and isinstance(args[1], (str, bool)):  # where Keras 3 has `initial_scale`
+        scale, dynamic = (args[1], dynamic) if isinstance(args[1], str) else (scale, args[1])
+        args = (args[0], *args[2:])
+    if scale != "dynamic" or not dynamic:
+        raise out_of_reach(
+            what=f"LossScaleOptimizer(loss_scale={scale!r}, dynamic={dynamic})",
+            why="Keras 3 scales a loss dynamically only",
+            write="nothing: a TPU computes in bfloat16, which needs no scale; or loss_scale_factor= in the optimizer",
+        )
+    init(self, *args, **kwargs)
 
 
 def _rate(self: Any) -> Any:
@@ -170,10 +147,6 @@ def _rate(self: Any) -> Any:
 def _set_rate(self: Any, value: Any) -> None:
     mapped("optimizer.lr", "optimizer.learning_rate")
     self.learning_rate = value if callable(value) else _number(value)
-
-
-def _get_weights(self: Any) -> list[Any]:
-    return [variable.numpy() for variable in self.variables]
 
 
 def of_tensorflow_1(optimizer: Any) -> Any:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.jax.trainer import JAXTrainer
-from keras.src.trainers.trainer import Trainer
 
-from keras_tpu_ext._runtime.training.model import ExactModel
-from keras_tpu_ext.dropin import patching
-from keras_tpu_ext.dropin.old_keras import losses, metrics, optimizers, spellings
+from keras_tpu_ext.dropin.old_keras import losses, metrics, optimizers
+from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped, told
-
-Method = Callable[..., Any]
 
 # Arguments that change no number on one backend, and what stands for them
 _LOADING = ("workers", "use_multiprocessing", "max_queue_size", "max_q_size", "pickle_safe", "nb_worker")
@@ -32,21 +27,15 @@ _OF_COMPILE = {
     "sample_weight_mode": "sample_weight of the shape of the losses",
 }
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
-_RENAMED = {"nb_epoch": "epochs", "nb_val_samples": "validation_steps", "val_samples": "steps"}
-_EXACT = "keras_tpu_ext._runtime.training.model.ExactModel"
-_JAX = "keras.src.backend.jax.trainer.JAXTrainer"
 
 
 def install() -> None:
     """Make old training work, of plain models and of those of the exact step."""
     # `keras.Model`'s own attributes are those that a scope patches: these stand behind them and before them.
-    spellings.replace(Trainer, "keras.src.trainers.trainer.Trainer.compile", _compile)
-    spellings.replace(ExactModel, f"{_EXACT}.compile", _compile)
-    for name in ("fit", "evaluate", "predict"):
-        spellings.replace(JAXTrainer, f"{_JAX}.{name}", _loop)
-        spellings.replace(ExactModel, f"{_EXACT}.{name}", _loop)
-    for name in ("train_on_batch", "test_on_batch"):
-        spellings.replace(JAXTrainer, f"{_JAX}.{name}", _on_batch)
+    exact, stock = "keras_tpu_ext._runtime.training.model.ExactModel", "keras.src.backend.jax.trainer.JAXTrainer"
+    wrap({f"{of}.compile": _compile for of in ("keras.src.trainers.trainer.Trainer", exact)})
+    wrap({f"{of}.{name}": _loop for of in (stock, exact) for name in ("fit", "evaluate", "predict")})
+    wrap({f"{stock}.{name}": _on_batch for name in ("train_on_batch", "test_on_batch")})
     for name, method in {
         "fit_generator": _fit_generator,
         "evaluate_generator": functools.partialmethod(_generator, "evaluate"),
@@ -57,24 +46,22 @@ def install() -> None:
         "_make_train_function": _nothing,
         "_make_test_function": _nothing,
     }.items():
-        patching.add(keras.Model, name, method)
+        add(keras.Model, name, method)
 
 
-def _compile(stock: Method) -> Method:
-    @functools.wraps(stock)
-    def compile(self: Any, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any) -> None:
-        args, kwargs = _third_by_its_kind(args, kwargs)
-        _drop_old_options(kwargs)
-        names = getattr(self, "output_names", None)
-        for name in ("metrics", "weighted_metrics"):
-            if kwargs.get(name) is not None:
-                kwargs[name] = metrics.as_then(kwargs[name], names)
-        loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
-        self._compile_metrics = None  # with which Keras 3 goes on where there are no new metrics
-        stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
-        vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
-
-    return compile
+def _compile(
+    stock: Function, self: Any, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any
+) -> None:
+    args, kwargs = _third_by_its_kind(args, kwargs)
+    _drop_old_options(kwargs)
+    names = getattr(self, "output_names", None)
+    for name in ("metrics", "weighted_metrics"):
+        if name in kwargs:
+            kwargs[name] = metrics.as_then(kwargs[name], names)
+    loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
+    self._compile_metrics = None  # with which Keras 3 goes on where there are no new metrics
+    stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
+    vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
 
 
 def _trainable(model: Any) -> list[tuple[Any, bool]]:
@@ -126,21 +113,16 @@ def _third_by_its_kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
     return (), {**kwargs, **dict(zip(names, args, strict=False))}
 
 
-def _loop(stock: Method) -> Method:
+def _loop(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Take the old arguments of `fit`, `evaluate` and `predict`."""
-
-    @functools.wraps(stock)
-    def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _as_compiled(self) if stock.__name__ == "fit" else contextlib.nullcontext():
-            return stock(self, *args, **_of_loop(kwargs))
-
-    return loop
+    with _as_compiled(self) if stock.__name__ == "fit" else contextlib.nullcontext():
+        return stock(self, *args, **_of_loop(kwargs))
 
 
 def _of_loop(kwargs: dict[str, Any]) -> dict[str, Any]:
-    for old in _RENAMED.keys() & kwargs.keys():
-        mapped(f"{old}=", f"{_RENAMED[old]}=")
-        kwargs[_RENAMED[old]] = kwargs.pop(old)
+    if "nb_epoch" in kwargs:
+        mapped("nb_epoch=", "epochs=")
+        kwargs["epochs"] = kwargs.pop("nb_epoch")
     for name in _LOADING:
         if name in kwargs:
             mapped(f"{name}=", "nothing: tf.data and PyDataset load")
@@ -157,31 +139,21 @@ def _of_loop(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _on_batch(stock: Method) -> Method:
+def _on_batch(stock: Function, self: Any, *args: Any, reset_metrics: bool = True, **kwargs: Any) -> Any:
     """Take `reset_metrics=False`: the metrics of all batches since they were reset."""
-
-    @functools.wraps(stock)
-    def on_batch(self: Any, *args: Any, reset_metrics: bool = True, **kwargs: Any) -> Any:
-        if reset_metrics:
-            with _as_compiled(self) if stock.__name__ == "train_on_batch" else contextlib.nullcontext():
-                return stock(self, *args, **kwargs)
+    if not reset_metrics:
         mapped("reset_metrics=False", "the metrics of all batches")
         vars(self)["reset_metrics"] = lambda: None  # Keras 3 resets without being asked
-        try:
-            return on_batch(self, *args, **kwargs)
-        finally:
-            del vars(self)["reset_metrics"]
-
-    return on_batch
+    try:
+        with _as_compiled(self) if stock.__name__ == "train_on_batch" else contextlib.nullcontext():
+            return stock(self, *args, **kwargs)
+    finally:
+        vars(self).pop("reset_metrics", None)
 
 
 def _fit_generator(self: Any, generator: Any, steps_per_epoch: Any = None, epochs: int = 1, **kwargs: Any) -> Any:
     """Train on a generator, as `fit` does."""
     mapped("fit_generator", "fit")
-    for name in ("samples_per_epoch", "nb_epoch"):
-        if name in kwargs:
-            value = kwargs.pop(name)
-            steps_per_epoch, epochs = (value, epochs) if name == "samples_per_epoch" else (steps_per_epoch, value)
     verbose = kwargs.pop("verbose", 1)
     if hasattr(generator, "__getitem__"):
         kwargs.setdefault("shuffle", True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from keras_tpu_ext.dropin import report
+from keras_tpu_ext.dropin import imports, report
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.stand_ins import tensorflow_1
 
@@ -70,20 +69,20 @@ def _tables() -> dict[str, dict[str, str]]:
 MODULES = _tables()
 
 
-class _Loader(importlib.abc.Loader):
-    """Makes a module whose names are looked up in the table when they are used."""
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return None  # a plain one
-
-    def exec_module(self, module: ModuleType) -> None:
-        names = MODULES[module.__name__]
-        vars(module).update(
-            __all__=[*names],
-            __doc__="A stand-in of keras_tpu_ext.dropin.",
-            __version__="0.23.0" if module.__name__ == "tensorflow_addons" else "1.1.1",
-            __getattr__=_getter(module.__name__, names),
-        )
+@functools.cache
+def _stand_in(name: str) -> ModuleType | None:
+    """Return a module of the table, whose names are looked up there when they are used."""
+    if name not in MODULES:
+        return None
+    module = ModuleType(name, "A stand-in of keras_tpu_ext.dropin.")
+    vars(module).update(
+        __all__=[*MODULES[name]],
+        __path__=[],  # it has modules inside
+        __spec__=ModuleSpec(name, imports.AnotherName(module), is_package=True),
+        __version__="0.23.0" if name == "tensorflow_addons" else "1.1.1",
+        __getattr__=_getter(name, MODULES[name]),
+    )
+    return module
 
 
 def _getter(module: str, names: dict[str, str]) -> Callable[[str], Any]:
@@ -112,19 +111,7 @@ def _inside(module: str) -> list[str]:
     return [name.rpartition(".")[2] for name in MODULES if name.rpartition(".")[0] == module]
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of the table, and no others."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in MODULES:
-            return None
-        return importlib.machinery.ModuleSpec(fullname, _Loader(), is_package=bool(_inside(fullname)))
-
-
 def install() -> None:
     """Provide the packages of the table under their names, and TensorFlow 1's names."""
     tensorflow_1.install()
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    imports.provide(_stand_in, first=True)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.common import global_state
-from keras.src.backend.jax import random as jax_random
 from keras.src.random import seed_generator
-from tensorflow.python.compat import v2_compat
-from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import array_ops
 
 from keras_tpu_ext.dropin import patching, report
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
@@ -44,13 +39,6 @@ _GONE = {
     "metrics": "tf.keras.metrics",
 }
 
-# Functions of `tf.compat.v1`, and where they are defined.
-_V1 = {
-    "disable_eager_execution": framework_ops,
-    "disable_v2_behavior": v2_compat,
-    "placeholder": array_ops,
-}
-
 
 class GoneError(OutOfReachError, AttributeError):
     """A name that TensorFlow had; an `AttributeError`, so that `hasattr` says that it is not there."""
@@ -63,14 +51,23 @@ def install() -> None:
     """Give TensorFlow the old names."""
     patching.add(tf, "__getattr__", _old_name)
     # `import tensorflow.compat.v1` makes a module anew, from where the functions are defined.
-    for name, defined in _V1.items():
-        make = _placeholder if name == "placeholder" else functools.partial(_without_effect, name)
-        patching.replace(defined, f"{defined.__name__}.{name}", make)
-        patching.replace(tf.compat.v1, f"tensorflow.compat.v1.{name}", make)
-    patching.replace(tf.random, "tensorflow.random.set_seed", _set_seed)
+    v1, python = "tensorflow.compat.v1", "tensorflow.python"
+    for name, module in (
+        ("disable_eager_execution", f"{python}.framework.ops"),
+        ("disable_v2_behavior", f"{python}.compat.v2_compat"),
+    ):
+        told = functools.partial(_told, f"tf.compat.v1.{name}()")
+        patching.wrap({f"{v1}.{name}": told, f"{module}.{name}": told})
+    patching.wrap(
+        {
+            f"{v1}.placeholder": _placeholder,
+            f"{python}.ops.array_ops.placeholder": _placeholder,
+            "tensorflow.random.set_seed": _set_seed,
+            "keras.src.random.seed_generator.make_default_seed": _default_seed,
+            "keras.src.backend.jax.random.make_default_seed": _default_seed,
+        }
+    )
     patching.add(tf.random, "set_random_seed", tf.random.set_seed)
-    for module in (seed_generator, jax_random):
-        patching.replace(module, f"{module.__name__}.make_default_seed", _default_seed)
 
 
 def _old_name(name: str) -> Any:
@@ -84,46 +81,30 @@ def _old_name(name: str) -> Any:
     raise AttributeError(f"module 'tensorflow' has no attribute {name!r}")
 
 
-def _without_effect(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def without_effect() -> None:
-        report.told(f"tf.compat.v1.{name}()", "nothing: Keras is on JAX, and tf.data needs TensorFlow 2")
-
-    return functools.wraps(original)(without_effect)
+def _told(what: str, _: patching.Function) -> None:
+    report.told(what, "nothing: Keras is on JAX, and tf.data needs TensorFlow 2")
 
 
-def _placeholder(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def placeholder(*args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly():
-            raise out_of_reach(
-                what="tf.compat.v1.placeholder",
-                why="sessions of TensorFlow 1 do not know JAX",
-                write="tf.keras.Input(shape), and a model with fit and predict",
-            )
-        return original(*args, **kwargs)
-
-    return placeholder
+def _placeholder(stock: patching.Function, *args: Any, **kwargs: Any) -> Any:
+    if tf.executing_eagerly():
+        raise out_of_reach(
+            what="tf.compat.v1.placeholder",
+            why="sessions of TensorFlow 1 do not know JAX",
+            write="tf.keras.Input(shape), and a model with fit and predict",
+        )
+    return stock(*args, **kwargs)
 
 
-def _set_seed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _set_seed(stock: patching.Function, seed: Any) -> None:
     """Seed Keras, too: it had its random numbers from TensorFlow."""
-
-    @functools.wraps(original)
-    def set_seed(seed: Any) -> None:
-        original(seed)
-        _SEEDS.clear()
-        if random.getstate() == random.Random(int(seed)).getstate():
-            return  # by keras.utils.set_random_seed, say: Keras draws from Python's numbers, which begin anew, too
-        report.mapped("tf.random.set_seed", "the same, and a seed of Keras's random numbers")
-        _SEEDS.append(random.Random(int(seed)))
-        global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
-
-    return set_seed
+    stock(seed)
+    _SEEDS.clear()
+    if random.getstate() == random.Random(int(seed)).getstate():
+        return  # by keras.utils.set_random_seed, say: Keras draws from Python's numbers, which begin anew, too
+    report.mapped("tf.random.set_seed", "the same, and a seed of Keras's random numbers")
+    _SEEDS.append(random.Random(int(seed)))
+    global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
 
 
-def _default_seed(original: Callable[[], int]) -> Callable[[], int]:
-    @functools.wraps(original)
-    def make_default_seed() -> int:
-        return _SEEDS[0].randint(1, int(1e9)) if _SEEDS else original()
-
-    return make_default_seed
+def _default_seed(stock: patching.Function) -> int:
+    return _SEEDS[0].randint(1, int(1e9)) if _SEEDS else int(stock())

@@ -50,6 +50,5 @@ reset_states: reset_state
 # Modules of optimizers that Keras 3 has under another name, with the same classes.
 OPTIMIZER_MODULES = {
     "keras.optimizers.legacy": "keras.optimizers",
-    "keras.optimizers.experimental": "keras.optimizers",
     "keras.experimental": "keras.optimizers.schedules",
 }

@@ -32,7 +32,7 @@ _MODULES = {
         optimizers.adam optimizers.adam_v2 optimizers.adamax optimizers.adamax_v2 optimizers.adamw optimizers.ftrl
         optimizers.gradient_descent_v2 optimizers.nadam optimizers.nadam_v2 optimizers.optimizer
         optimizers.optimizer_v2 optimizers.rmsprop optimizers.rmsprop_v2 optimizers.sgd
-        optimizers.optimizer_experimental""",
+        optimizers.experimental optimizers.optimizer_experimental""",
     "keras.optimizers.schedules": """
         experimental optimizer_v2.learning_rate_schedule optimizers.learning_rate_schedule
         optimizers.schedules.learning_rate_schedule""",
@@ -61,7 +61,7 @@ _MODULES = {
     "keras.applications": "applications.regnet applications.resnet_rs applications.resnext",
     "keras.applications.mobilenet_v2": "applications.mobilenetv2",
     "keras.src.legacy.saving.legacy_h5_format": "saving.hdf5_format saving.legacy.hdf5_format",
-    f"{OURS}.interfaces": "legacy.interfaces",
+    f"{OURS}.old_names": "legacy.interfaces",
     f"{OURS}.scikit_learn": "wrappers.scikit_learn",
 }
 
