@@ -14,10 +14,10 @@ from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras import spellings
 from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ORDERS
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import METHODS
 
 Method = Callable[..., Any]
-
-_ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")  # Keras 2's order
 
 
 class BuildShape(tuple[Any, ...]):
@@ -90,7 +90,7 @@ def _add_weight(stock: Method) -> Method:
     def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], str):
             mapped("add_weight(name, ...)", "add_weight(name=...)")
-            kwargs.update(zip(_ADD_WEIGHT, args, strict=False))
+            kwargs.update(zip(ORDERS["add_weight"].split(), args, strict=False))
             args = ()
         for name in ("use_resource", "synchronization", "partitioner", "getter", "collections"):
             if kwargs.pop(name, None) is not None:
@@ -111,8 +111,7 @@ def _add_metric(self: Any, *args: Any, **kwargs: Any) -> None:
     raise out_of_reach(
         what=f"{type(self).__name__}.add_metric",
         why="it makes a variable while the step is traced",
-        write="compile(metrics=[...]), or let the value be one more output of the model, and its metric "
-        "lambda y_true, y_pred: tf.reduce_mean(y_pred)",
+        write=METHODS["add_metric"],
     )
 
 

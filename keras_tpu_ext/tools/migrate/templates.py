@@ -13,7 +13,7 @@ import libcst.matchers as m
 
 _ATOMIC = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString, cst.List, cst.Dict)
 _BUILTIN = ("len", "tuple")
-_NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _renamed(form: Form, call: cst.Call) -> cst.Call | None:
 def _with_keyword(arg: cst.Arg, keyword: cst.Name | None) -> cst.Arg:
     if keyword is None:
         return arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-    return arg.with_changes(keyword=keyword, equal=arg.equal if arg.keyword is not None else _NO_SPACE)
+    return arg.with_changes(keyword=keyword, equal=arg.equal if arg.keyword is not None else NO_SPACE)
 
 
 def _filled(form: Form, given: Mapping[str, cst.BaseExpression]) -> cst.BaseExpression:

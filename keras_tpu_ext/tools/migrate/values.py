@@ -11,6 +11,7 @@ from keras_tpu_ext.tools.migrate.roles import FunctionNode, Roles
 
 KERAS, PLAIN, UNKNOWN = "Keras", "plain", "unknown"
 
+_MODELS = ("keras.Model", "keras.Sequential", "keras.models.", "keras.applications.")
 _INPUTS = ("keras.Input", "keras.layers.Input")
 _PLAIN_MODULES = ("tf.", "numpy.", "math.", "builtins.", "pandas.", "sklearn.", "os.", "json.", "glob.", "random.")
 _PLAIN_METHODS = (
@@ -65,11 +66,15 @@ class Values:
         finally:
             self._busy.discard(node)
 
-    def is_own_model(self, node: cst.CSTNode) -> bool:
-        """Return whether an expression is an object of one of the program's classes."""
+    def is_model(self, node: cst.CSTNode, *, own: bool = False) -> bool:
+        """Return whether an expression is a model; with `own`, one of the program's classes."""
         values = self._names.values.get(self._names.of(node), ())
         made = [self._names.of(value.func) for value in values if isinstance(value, cst.Call)]
-        return any(name in self._roles.classes and self._roles.is_model_class(name) for name in made)
+        return any(
+            (name in self._roles.classes and self._roles.is_model_class(name))
+            or (not own and name.startswith(_MODELS))
+            for name in made
+        )
 
     def _kind(self, node: cst.CSTNode) -> str:
         if isinstance(node, _LITERALS):

@@ -1,4 +1,7 @@
-"""Functions of the old `keras.backend`, and the same in Keras 3; written as in `tensorflow.py`."""
+"""Functions of the old `keras.backend`, and the same in Keras 3; written as in `tensorflow.py`.
+
+All others are on the drop-in only.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ any: any(x, axis=axis, keepdims=keepdims)
 arange: arange(start, stop=stop, step=step, dtype=dtype or "int32")
 argmax: argmax(x, axis=axis or -1)
 argmin: argmin(x, axis=axis or -1)
-batch_dot, batch_get_value, batch_set_value, batch_normalization, bias_add, conv1d, conv2d, conv2d_transpose, conv3d:
-batch_flatten:
 binary_crossentropy: target output from_logits -> binary_crossentropy(target, output, from_logits=from_logits)
 categorical_crossentropy: target output from_logits axis ->
   categorical_crossentropy(target, output, from_logits=from_logits, axis=axis)
@@ -80,15 +81,6 @@ transpose: transpose(x)
 var: var(x, axis=axis, keepdims=keepdims)
 zeros: zeros(shape, dtype=dtype)
 zeros_like: zeros_like(x, dtype=dtype)
-categorical_focal_crossentropy, random_normal_variable, random_uniform_variable, separable_conv2d:
-spatial_3d_padding, count_params:
-ctc_batch_cost, ctc_decode, depthwise_conv2d, dropout, dtype, eval, foldl, foldr, function:
-get_value, gradients, identity, in_top_k, in_train_phase, is_keras_tensor, learning_phase, logsumexp, map_fn:
-moving_average_update, name_scope, pool2d, pool3d, print_tensor, random_bernoulli, random_normal, random_uniform:
-repeat:
-resize_images, rnn, set_learning_phase, set_value, spatial_2d_padding, switch, temporal_padding:
-truncated_normal:
-update, update_add, update_sub, variable:
 """)
 
 # What has the same meaning wherever it is called, in a model or not.
