@@ -23,7 +23,6 @@ def _of_data(name: str, write: str) -> Callable[..., Array]:
     return call
 
 
-
 def _where(condition: Array, x: Any, y: Any) -> Array:
     if x is None and y is None:
         return _of_data("where(condition)", "tf.where(condition, x, 0.0), and sums over it")()

@@ -14,6 +14,7 @@ from keras_tpu_ext.tools.migrate.report import MigrationReport
 _KINDS = (".py", ".ipynb")
 _PRINT = re.compile(r"^\s*(print|exec)\s+[^\s(=.,\[]")
 _DROPIN = "import keras_tpu_ext.dropin  # keras-tpu-ext migrate: still needed for {}\n"
+_NAMED = 6  # names in that line
 _BACKEND = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"\n\n'
 
 
@@ -61,8 +62,9 @@ def _header(report: MigrationReport, made: Any, context: Any) -> str:
     from keras_tpu_ext.tools.migrate.imports import used
 
     needed = report.on_dropin
-    olds = dict.fromkeys(f"{one.place} ({one.old})" for one in needed)
-    lines = _DROPIN.format("; ".join(olds)) if needed else _BACKEND
+    olds = [*dict.fromkeys(one.old for one in needed)]
+    more = f" and {len(olds) - _NAMED} more" if len(olds) > _NAMED else ""
+    lines = _DROPIN.format(", ".join(olds[:_NAMED]) + more) if needed else _BACKEND
     names = used(made)
     if "math" in names - used(context.wrapper.module):
         lines += "import math\n"

@@ -15,7 +15,7 @@ from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
 
 Small = cst.BaseSmallStatement
 _REMOVABLE = ("tf", "keras.backend", "kaggle_datasets")
-_STAYS = ("keras.backend", "keras.preprocessing.text")  # what of `tf.keras` has more than `keras`
+_STAYS = "keras.backend"  # `tf.keras` has more of it than `keras`
 
 
 def import_from(context: Context, original: cst.ImportFrom) -> Small | cst.FlattenSentinel[Small] | None:

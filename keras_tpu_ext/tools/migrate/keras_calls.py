@@ -38,7 +38,7 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
     made = _without_slash(context, original, updated) if context.roles.is_model_class(name) else updated
     if name.startswith("keras."):
         made = _of_keras(context, original, made, name)
-    elif not name.startswith(("tf.", "numpy.")):
+    elif method and not name.startswith(("tf.", "numpy.")):
         made = _of_method(context, original, made, method)
     return None if made is updated else made
 
@@ -73,8 +73,8 @@ def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: 
     new = METHODS.get(method, method).partition(" ")[0]
     if method in out_of_reach.METHODS:
         context.out_of_reach(original, f".{method}()", out_of_reach.METHODS[method])
-    of_model = context.values.is_model(original.func.value) if isinstance(original.func, cst.Attribute) else False
-    if not new or (of_model and method in ("reset_states", "predict_proba")):
+    assert isinstance(original.func, cst.Attribute)
+    if not new or (method in ("reset_states", "predict_proba") and context.values.is_model(original.func.value)):
         context.mapped(original, f".{method}()", DROPIN, on_dropin=True)
         return updated
     if new in METHOD_ARGUMENTS:
