@@ -133,4 +133,4 @@ def test_the_public_names_of_keras(module):
     found = importlib.import_module(module)
     missing = {name for name in KERAS_NAMES[module] if not hasattr(found, name)}
     assert not missing
-    assert all(moved(f"{module}.{name}").name == f"{module}.{name}" for name in KERAS_NAMES[module])
+    assert all(moved(f"{module}.{name}")[0] == f"{module}.{name}" for name in KERAS_NAMES[module])

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import libcst as cst
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.keras_names import moved
+from keras_tpu_ext.tools.migrate.keras_names import DROPIN, moved
 from keras_tpu_ext.tools.migrate.names import keyword
-from keras_tpu_ext.tools.migrate.old_keras import DROPIN
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
 from keras_tpu_ext.tools.migrate.special_calls import (
     add_loss,
@@ -45,7 +44,7 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
 
 def _of_keras(context: Context, original: cst.Call, updated: cst.Call, name: str) -> cst.Call:
     """Return a call of a function or class of Keras."""
-    today = moved(name).name or name
+    today = moved(name)[0] or name
     _tell_other_meanings(context, original, today)
     table = {**ARGUMENTS.get(f"{today.rpartition('.')[0]}.*", {}), **ARGUMENTS.get(today, {})}
     made = with_weights_file(context, original, _with_arguments(context, original, updated, table))

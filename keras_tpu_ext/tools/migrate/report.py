@@ -43,7 +43,7 @@ class MigrationReport(HtmlText):
         lines: Number of lines that are not empty.
         findings: What is said of lines; all others run as they are.
         written: The modern program; empty if none was asked for.
-        notes: What else is to be known.
+        notes: What the modern program computes a little differently.
     """
 
     path: str

@@ -51,10 +51,10 @@ class Roles:
         self.returns: dict[FunctionNode, list[cst.BaseExpression]] = defaultdict(list)
         self._roles: dict[FunctionNode, set[str]] = defaultdict(set)
         self._called_by: list[tuple[cst.Call, FunctionNode]] = []  # where each function is called, also by `tf.cond`
-        self._all_calls: list[cst.Call] = []
+        self.all_calls: list[cst.Call] = []
         wrapper.module.visit(_Collector(self))
         self._seed_classes()
-        for call in self._all_calls:
+        for call in self.all_calls:
             self._seed_call(call)
         self._spread()
 
@@ -96,7 +96,7 @@ class Roles:
         """Return the calls of functions with these full names, or of methods of whatever with these names."""
         return [
             call
-            for call in self._all_calls
+            for call in self.all_calls
             if self.names.of(call.func) in names
             or (isinstance(call.func, cst.Attribute) and call.func.attr.value in names)
         ]
@@ -191,7 +191,7 @@ class Roles:
 
     def _spread(self) -> None:
         """Give each function the roles of those that call it, until nothing changes."""
-        edges = [*self._called_by, *((call, self.called(call)) for call in self._all_calls)]
+        edges = [*self._called_by, *((call, self.called(call)) for call in self.all_calls)]
         changed = True
         while changed:
             changed = False
@@ -215,7 +215,7 @@ class _Collector(cst.CSTVisitor):
         self._roles.classes[self._roles.name_of(node)] = node
 
     def visit_Call(self, node: cst.Call) -> None:
-        self._roles._all_calls.append(node)
+        self._roles.all_calls.append(node)
         if name := self._roles.names.of(node.func):
             self._roles.calls[name].append(node)
 

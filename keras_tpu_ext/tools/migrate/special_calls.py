@@ -8,8 +8,8 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.keras_names import DROPIN
 from keras_tpu_ext.tools.migrate.names import keyword
-from keras_tpu_ext.tools.migrate.old_keras import DROPIN
 from keras_tpu_ext.tools.migrate.roles import FunctionNode
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE

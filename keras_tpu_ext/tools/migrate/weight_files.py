@@ -8,8 +8,8 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.keras_names import DROPIN
 from keras_tpu_ext.tools.migrate.names import keyword
-from keras_tpu_ext.tools.migrate.old_keras import DROPIN
 
 _OLD_FILE = re.compile(r"(?<!\.weights)\.h5(?=[\"']+$)")
 _CHECKPOINT = "keras.callbacks.ModelCheckpoint"
@@ -52,10 +52,11 @@ def _file(context: Context, call: cst.Call) -> cst.Arg | None:
 
 def _is_written(context: Context) -> bool:
     """Return whether the program writes each file of weights that it reads, and names these files nowhere else."""
-    written, read = [], []
-    for calls in context.roles.calls_of("save_weights", "load_weights", _CHECKPOINT):
-        if (file := _file(context, calls)) is not None:
-            is_read = m.matches(calls.func, m.Attribute(attr=m.Name("load_weights")))
+    written: list[str] = []
+    read: list[str] = []
+    for call in context.roles.calls_of("save_weights", "load_weights", _CHECKPOINT):
+        if (file := _file(context, call)) is not None:
+            is_read = m.matches(call.func, m.Attribute(attr=m.Name("load_weights")))
             (read if is_read else written).append(context.wrapper.module.code_for_node(file.value))
     text = context.program.text
     return {*read} <= {*written} and all(
