@@ -412,7 +412,7 @@ def dropin_arguments() -> Iterator[str]:
             if new != old:
                 yield f"| `{where}` | `{old}=` | {told} |"
     for old, row in table.METHODS.items():
-        yield f"| models and metrics | `.{old}()` | `.{row.split()[0]}()` |"
+        yield f"| models and metrics | `.{old}()` | {f'`.{row.split()[0]}()`' if row else 'the drop-in'} |"
 
 
 def dropin_modules() -> Iterator[str]:

@@ -57,6 +57,9 @@ def migrate(
     _check_syntax(program)
     context = Context(program)
     made = modernized(context)
+    if any(one.on_dropin for one in context.findings):
+        context = Context(program, on_dropin=True)
+        made = modernized(context)
     lines = sum(bool(line.strip()) for line in program.text.splitlines() if not line.startswith("_kte_cell_"))
     on_dropin = any(one.on_dropin for one in context.findings)
     notes = tuple(note for name, note in _OTHER_NUMBERS.items() if name in program.text and not on_dropin)

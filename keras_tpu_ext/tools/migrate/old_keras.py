@@ -50,14 +50,8 @@ def today(context: Context, node: cst.CSTNode, old: str, name: str) -> str:
 
 def history_key(context: Context, original: cst.Subscript, updated: cst.Subscript) -> cst.Subscript | None:
     """Return `history.history["lr"]` under today's key."""
-    if not m.matches(original.value, m.Attribute(attr=m.Name("history"))) or len(original.slice) != 1:
-        return None
-    index = original.slice[0].slice
-    if (
-        not isinstance(index, cst.Index)
-        or not isinstance(index.value, cst.SimpleString)
-        or index.value.raw_value != "lr"
-    ):
+    key = m.SubscriptElement(m.Index(m.SimpleString("'lr'") | m.SimpleString('"lr"')))
+    if context.on_dropin or not m.matches(original, m.Subscript(m.Attribute(attr=m.Name("history")), [key])):
         return None
     context.mapped(original, context.code(original), 'history["learning_rate"]')
     new = cst.SubscriptElement(cst.Index(cst.SimpleString('"learning_rate"')))

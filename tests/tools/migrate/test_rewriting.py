@@ -48,6 +48,18 @@ def test_what_means_the_same_today_stays(tmp_path):
     assert made.endswith(lines)
 
 
+def test_history_keeps_its_old_key_on_the_dropin(tmp_path):
+    line = "print(history.history['lr'])\n"
+    made = migrated(KERAS + "m.predict_classes(x)\n" + line, tmp_path)[1]
+    assert made.endswith(line)
+
+
+def test_what_keras_3_computes_a_little_differently_is_noted(tmp_path):
+    report = migrated("import keras\nkeras.layers.BatchNormalization()\n", tmp_path)[0]
+    assert report.notes[0].endswith("over N - 1, Keras 3 over N.")
+    assert not migrated(KERAS + "keras.layers.BatchNormalization(); m.predict_classes(x)\n", tmp_path)[0].notes
+
+
 def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_path):
     lines = "m.save_weights('a.h5')\nprint(open('a.h5'))\nm.load_weights('a.h5')\n"
     report, made = migrated(KERAS + lines, tmp_path)
