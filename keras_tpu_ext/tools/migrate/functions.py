@@ -104,12 +104,14 @@ def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseE
     """Return what a name of TensorFlow or of `keras.backend` becomes that is not called; `None` if it stays."""
     name = context.names.of(original)
     last = name.rpartition(".")[2]
+    if name in _SEEDS:
+        return None
     if name == "tf.newaxis":
         context.mapped(original, context.name(original), "None")
         return cst.Name("None")
     first, _, rest = name.removeprefix("tf.").partition(".")
     new = ANYWHERE.get(last) if name.startswith(_BACKEND) else None
-    if name.startswith("tf.") and first in TF1_NAMES and row_of(name) is None and name not in _SEEDS:
+    if name.startswith("tf.") and first in TF1_NAMES and row_of(name) is None:
         new = f"{chain(original).partition('.')[0]}.{TF1_NAMES[first]}{'.' * bool(rest)}{rest}"
     if new is not None:
         context.mapped(original, context.name(original), new)

@@ -142,6 +142,11 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
         ("model.fit_generator(g, 10, nb_epoch=2)\n", "model.fit(g, steps_per_epoch=10, epochs=2)\n"),
         ("model.compile('adam', 'mse', ['mae'])\n", "model.compile('adam', 'mse', metrics=['mae'])\n"),
         (TF + "tf.random.set_seed(7)\n", "import keras\nkeras.utils.set_random_seed(7)\n"),
+        (
+            "from tensorflow import set_random_seed\nimport tensorflow.compat.v1 as tf\n"
+            "set_random_seed(7)\ntf.set_random_seed(7)\n",
+            "import keras\nkeras.utils.set_random_seed(7)\nkeras.utils.set_random_seed(7)\n",
+        ),
         (TF + "o = tf.optimizers.Adam(lr=1)\n", "import keras\no = keras.optimizers.Adam(learning_rate=1)\n"),
         (
             "from keras.preprocessing.text import Tokenizer\n",
