@@ -57,7 +57,8 @@ def test_history_keeps_its_old_key_on_the_dropin(tmp_path):
 def test_what_keras_3_computes_a_little_differently_is_noted(tmp_path):
     report = migrated("import keras\nkeras.layers.BatchNormalization()\n", tmp_path)[0]
     assert report.notes[0].endswith("over N - 1, Keras 3 over N.")
-    assert not migrated(KERAS + "keras.layers.BatchNormalization(); m.predict_classes(x)\n", tmp_path)[0].notes
+    line = KERAS + "keras.layers.BatchNormalization(); m.predict_classes(x)\n"
+    assert not migrated(line, tmp_path, "other.py")[0].notes
 
 
 def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_path):
