@@ -395,7 +395,7 @@ def _functions(rows: dict[str, str], prefix: str) -> Iterator[str]:
             yield f"| `{prefix}{name}` | {' or '.join(told).replace('|', chr(92) + '|')} |"
     yield ""
     others = ", ".join(f"`{prefix}{name}`" for name, row in sorted(rows.items()) if not row)
-    yield f"On the drop-in only: {others}."
+    yield f"On the drop-in only: {others or f'all others of `{prefix}*`'}."
 
 
 def dropin_arguments() -> Iterator[str]:
@@ -412,7 +412,7 @@ def dropin_arguments() -> Iterator[str]:
             if new != old:
                 yield f"| `{where}` | `{old}=` | {told} |"
     for old, row in table.METHODS.items():
-        yield f"| models and metrics | `.{old}()` | `.{row.split()[0]}()` |"
+        yield f"| models and metrics | `.{old}()` | {f'`.{row.split()[0]}()`' if row else 'the drop-in'} |"
 
 
 def dropin_modules() -> Iterator[str]:

@@ -20,27 +20,12 @@ from keras_tpu_ext.dropin import imports, report
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach, variable_in_model
 from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.tensors import has_jax_value
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import PACKAGES, STEPS, TF1_GONE
 
 _STEPS = "docs/models.md"
 
 # Packages that are not installed: what a program is to write that imports them.
-_MISSING = {
-    "segmentation_models": "the network in tf.keras.layers, on the outputs of layers of keras.applications",
-    "classification_models": "keras.applications",
-    "keras_applications": "keras.applications",
-    "keras_contrib": "tf.keras, or tensorflow_addons, which has a stand-in here",
-    "keras_radam": "tfa.optimizers.RectifiedAdam, which has a stand-in here",
-    "adabelief_tf": "tfa.optimizers.AdaBelief, which has a stand-in here",
-    "vit_keras": "keras_hub.models.ViTImageClassifier",
-    "tf_explain": "the program without it",
-    "tensorflow_hub": "keras.applications or keras_hub.models",
-    "tensorflow_text": "the tokenizers of keras_hub, in the tf.data pipeline",
-    "tensorflow_probability": "keras.ops and keras.random",
-    "official": "keras_hub.models",
-    "bert": "keras_hub.models",
-    "keras_bert": "keras_hub.models",
-    "tensorflow.contrib": "the layer, loss or optimizer of tf.keras",
-}
+_MISSING = {**PACKAGES, "tensorflow.contrib": TF1_GONE["contrib"]}
 
 # Of packages that are installed, names that need Keras 2: whether a name is one, why, and what to write.
 _NEEDS_KERAS_2: dict[str, tuple[Callable[[str], bool], str, str]] = {
@@ -115,8 +100,7 @@ def _checking_steps(stock: Function, self: Any, method_name: str | None = None) 
         raise out_of_reach(
             what=f"{type(self).__name__}.{step}(self, data)",
             why="it is written for TensorFlow, with a tf.GradientTape or layers that change as they are called",
-            write="the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit; or, on JAX, "
-            "train_step(self, state, data)",
+            write=f"{STEPS[step]}; or, on JAX, train_step(self, state, data)",
             page=_STEPS,
         )
 

@@ -18,6 +18,7 @@ from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, told
 from keras_tpu_ext.machine.tpu_evidence import DROPIN_ADDRESS
 from keras_tpu_ext.strategy import Scope, strategy_scope
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS
 
 _ADDRESS = f"grpc://{DROPIN_ADDRESS}"  # what a program gets that asks for an address; nothing listens there
 _REHEARSE = "KTE_REHEARSE"
@@ -161,16 +162,13 @@ class Strategy:
         return value if isinstance(value, tuple) else (value,)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _LOOPS:
+        if name not in LOOPS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise out_of_reach(
             what=f"strategy.{name}",
             why="a loop of TensorFlow's own cannot train a model on JAX",
-            write="model.compile(...) and model.fit(...), or a keras_tpu_ext.TPUModel with its own train_step",
+            write=LOOPS[name],
         )
-
-
-_LOOPS = ("run", "experimental_run_v2", "experimental_run", "reduce", "gather", "make_dataset_iterator")
 
 
 class _InputContext:

@@ -18,6 +18,7 @@ ON_DROPIN = {
     "addons_norm_rotate",
     "bengali_outputs",
     "full_h5_checkpoint",
+    "kfold_tabular",
     "mobilenet_finetune",
     "openvaccine_gru",
     "quantile_osic",

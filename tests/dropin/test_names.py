@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import operator
+import re
 
 import keras
 import pytest
@@ -9,17 +11,17 @@ import tensorflow as tf
 from tensorflow.python.util import tf_export
 
 import keras_tpu_ext.dropin  # noqa: F401
-from keras_tpu_ext.dropin import keras_backend, stand_ins
+from keras_tpu_ext.dropin import OutOfReachError, keras_backend
 from keras_tpu_ext.dropin import out_of_reach as dropin_out_of_reach
-from keras_tpu_ext.dropin.functions import TABLE
+from keras_tpu_ext.dropin.functions import TABLE, indexing
+from keras_tpu_ext.dropin.tpu import Strategy
 from keras_tpu_ext.tools.migrate.keras_names import moved
-from keras_tpu_ext.tools.migrate.names import canonical
 from keras_tpu_ext.tools.migrate.tables.backend import ANYWHERE, BACKEND
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
-from keras_tpu_ext.tools.migrate.tables.out_of_reach import out_of_reach
-from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS, OF_DATA, out_of_reach
 from keras_tpu_ext.tools.migrate.tables.tensorflow import TENSORFLOW, canonical_name
-from keras_tpu_ext.tools.migrate.tables.tpu import TPU
+from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -71,8 +73,6 @@ def test_parameters_stand_in_tensorflows_order():
 
 
 def test_what_stands_beside_a_function_is_there():
-    import re
-
     rows = [*TENSORFLOW.values(), *BACKEND.values()]
     names = {one for row in rows for one in re.findall(r"(?<![\w.])([a-z]\w*)\(", row)} - {"len", "tuple"}
     names |= {row[1:] for row in rows if row.startswith("=")}
@@ -82,19 +82,13 @@ def test_what_stands_beside_a_function_is_there():
 
 
 def test_the_functions_of_the_backend_are_those_of_the_dropin():
+    assert set(BACKEND) <= set(keras_backend.names())
     module = importlib.import_module("keras._tf_keras.keras.backend")
-    there = {name for name in dir(module) if not name.startswith("_") and inspect.isroutine(getattr(module, name))}
-    assert set(BACKEND) | set(ANYWHERE) <= there
-    assert {name for name in keras_backend.TABLE if name in there} <= set(BACKEND) | set(ANYWHERE) | there
+    assert all(callable(getattr(module, name)) for name in ANYWHERE)
+    assert not (set(BACKEND) | set(keras_backend.ADDED)) & KERAS_NAMES["keras.backend"]
 
 
-def test_the_stand_ins_are_those_of_the_dropin():
-    assert {name: frozenset(names) for name, names in stand_ins.MODULES.items()} == STAND_INS
-
-
-def test_packages_that_are_out_of_reach_are_those_of_the_dropin():
-    for name in dropin_out_of_reach._MISSING:
-        assert out_of_reach(canonical(name)), name
+def test_names_that_need_keras_2_are_those_of_the_dropin():
     for package, (needs, _, _) in dropin_out_of_reach._NEEDS_KERAS_2.items():
         name = "TFBertModel" if package == "transformers" else "KerasLayer"
         assert needs(name)
@@ -108,9 +102,35 @@ def test_the_names_for_tpus_are_tensorflows():
             found = getattr(found, part)
 
 
+def test_each_function_that_is_out_of_reach_raises():
+    assert {*OF_DATA} <= {*TENSORFLOW}
+    for name, write in OF_DATA.items():
+        with pytest.raises(OutOfReachError, match=re.escape(write)):
+            indexing.FUNCTIONS[name]()
+
+
+def test_the_attributes_of_strategies_are_those_of_the_dropin():
+    assert all(hasattr(Strategy(), name) for name in STRATEGY_ATTRIBUTES)
+    for name in LOOPS:
+        with pytest.raises(OutOfReachError):
+            getattr(Strategy(), name)
+
+
+@pytest.mark.parametrize(
+    ("where", "old"),
+    [(where, old) for where, row in ARGUMENTS.items() for old, new in row.items() if new not in "-?" and new != old],
+)
+def test_an_old_argument_is_taken_under_its_new_name(where, old):
+    """As the drop-in does: each row that renames an argument names one that Keras 3 has."""
+    new = ARGUMENTS[where][old]
+    name = where.replace("optimizers.*", "optimizers.Adam").removeprefix("keras.")
+    parameters = inspect.signature(operator.attrgetter(name)(keras).__init__).parameters
+    assert new in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
 @pytest.mark.parametrize("module", KERAS_NAMES)
 def test_the_public_names_of_keras(module):
     found = importlib.import_module(module)
     missing = {name for name in KERAS_NAMES[module] if not hasattr(found, name)}
     assert not missing
-    assert all(moved(f"{module}.{name}").name == f"{module}.{name}" for name in KERAS_NAMES[module])
+    assert all(moved(f"{module}.{name}")[0] == f"{module}.{name}" for name in KERAS_NAMES[module])

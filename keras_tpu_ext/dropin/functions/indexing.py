@@ -11,6 +11,7 @@ from jax import lax
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions.arguments import number, numbers
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import OF_DATA
 
 Array = Any
 
@@ -20,18 +21,6 @@ def _of_data(name: str, write: str) -> Callable[..., Array]:
         raise out_of_reach(what=f"tf.{name}", why="the size of its result depends on the data", write=write)
 
     return call
-
-
-_PIPELINE, _AFTER = "the call in the tf.data pipeline", "the call after predict, on the arrays that it returns"
-# What JAX cannot have in a program that is compiled once.
-_OF_DATA = {
-    "boolean_mask": "tf.where(mask, x, 0.0), and divide by the sum of the mask",
-    "dynamic_partition": "tf.where(partitions == i, x, 0.0) for each i",
-    "unique": _PIPELINE,
-    "unique_with_counts": _PIPELINE,
-    "image.non_max_suppression": _AFTER,
-    "image.combined_non_max_suppression": _AFTER,
-}
 
 
 def _where(condition: Array, x: Any, y: Any) -> Array:
@@ -109,7 +98,7 @@ def _reverse_sequence(x: Array, lengths: Array, axis: int, batch_axis: int | Non
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _of_data(name, write) for name, write in _OF_DATA.items()},
+    **{name: _of_data(name, write) for name, write in OF_DATA.items()},
     "where": _where,
     "gather": _gather,
     "gather_nd": _gather_nd,

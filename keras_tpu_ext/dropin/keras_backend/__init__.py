@@ -24,6 +24,7 @@ from keras_tpu_ext.dropin.keras_backend.arrays import ARRAYS
 from keras_tpu_ext.dropin.keras_backend.variables import VARIABLES
 from keras_tpu_ext.dropin.patching import add, replace
 from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import OUT_OF_REACH
 
 _IN_TABLE = "keras.backend."  # before a name in the drop-in's table of functions
 
@@ -69,8 +70,9 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing: this was about sessions of TensorFlow, or about its variables' first values."""
 
 
-def _no_graph(name: str, write: str) -> Callable[..., Any]:
+def _no_graph(name: str) -> Callable[..., Any]:
     def raise_error(*args: Any, **kwargs: Any) -> Any:
+        write = OUT_OF_REACH[_IN_TABLE + name]
         raise out_of_reach(what=f"K.{name}", why="there is no graph of TensorFlow to work on", write=write)
 
     return raise_error
@@ -82,7 +84,7 @@ ALWAYS: dict[str, Callable[..., Any]] = {
     "dtype": lambda x: str(keras.backend.standardize_dtype(getattr(x.dtype, "name", x.dtype))),
     "foldl": lambda fn, elems, initializer=None, name=None: tf.foldl(fn, elems, initializer),
     "foldr": lambda fn, elems, initializer=None, name=None: tf.foldr(fn, elems, initializer),
-    "gradients": _no_graph("gradients", "jax.grad of a function of arrays"),
+    "gradients": _no_graph("gradients"),
     "int_shape": _int_shape,
     "map_fn": lambda fn, elems, name=None, dtype=None: tf.map_fn(fn, elems, dtype=dtype),
     "ndim": lambda x: len(x.shape),
@@ -91,7 +93,7 @@ ALWAYS: dict[str, Callable[..., Any]] = {
 # What Keras 3 has dropped.
 ADDED: dict[str, Callable[..., Any]] = {
     "function": _function,
-    "get_session": _no_graph("get_session", "K.get_value(x), or model(x)"),
+    "get_session": _no_graph("get_session"),
     "identity": lambda x, name=None: tf.identity(x, name),
     "in_test_phase": lambda x, alt, training=None: variables.in_train_phase(alt, x, training),
     "in_train_phase": variables.in_train_phase,

@@ -13,8 +13,8 @@ from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.patching import Function, add, replace, wrap
 from keras_tpu_ext.dropin.report import mapped
 from keras_tpu_ext.dropin.tensors import Shape
-
-_ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")  # Keras 2's order
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ORDERS
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import METHODS
 
 
 class _Default:
@@ -70,7 +70,7 @@ def _reset_states(self: Any) -> None:
 def _add_weight(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     if args and isinstance(args[0], str):
         mapped("add_weight(name, ...)", "add_weight(name=...)")
-        kwargs.update(zip(_ADD_WEIGHT, args, strict=False))
+        kwargs.update(zip(ORDERS["add_weight"].split(), args, strict=False))
         args = ()
     for name in ("use_resource", "synchronization", "partitioner", "getter", "collections"):
         if kwargs.pop(name, None) is not None:
@@ -89,8 +89,7 @@ def _add_metric(_: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     raise out_of_reach(
         what=f"{type(self).__name__}.add_metric",
         why="it makes a variable while the step is traced",
-        write="compile(metrics=[...]), or let the value be one more output of the model, and its metric "
-        "lambda y_true, y_pred: tf.reduce_mean(y_pred)",
+        write=METHODS["add_metric"],
     )
 
 

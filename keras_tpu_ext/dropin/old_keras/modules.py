@@ -20,25 +20,9 @@ from typing import Any, NoReturn
 from keras_tpu_ext.dropin import imports, patching
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.report import mapped
-from keras_tpu_ext.tools.migrate.tables.old_modules import OLD_MODULES, OLD_NAMES, OUT_OF_REACH
+from keras_tpu_ext.tools.migrate.tables.old_modules import OLD_MODULES, OLD_NAMES, OUT_OF_REACH, ROOTS
 
 _TF_KERAS = "keras._tf_keras.keras"
-# Where a spelling of Keras begins, and what it is called in the tables; the first that fits counts.
-_ROOTS = {
-    "tensorflow.keras": "keras",
-    "tensorflow.python.keras": "keras",
-    "tensorflow.compat.v1.keras": "keras",
-    "tensorflow.compat.v2.keras": "keras",
-    "tensorflow.initializers": "keras.initializers",
-    "tensorflow.losses": "keras.losses",
-    "tensorflow.metrics": "keras.metrics",
-    "tensorflow.optimizers": "keras.optimizers",
-    _TF_KERAS: "keras",
-    "keras.api._v1.keras": "keras",
-    "keras.api._v2.keras": "keras",
-    "keras.api": "keras",
-    "keras.src": "keras",
-}
 _OF_KERAS = ("keras.api.", "keras.src.")  # these spell `keras`, the others `tf.keras`
 
 
@@ -70,7 +54,7 @@ def _find(fullname: str) -> types.ModuleType | None:
     """Return the module that a spelling means, or None."""
     if fullname in OLD_MODULES:
         return _old_module(fullname)
-    for root, name in _ROOTS.items():
+    for root, name in ROOTS.items():
         if fullname == root or fullname.startswith(f"{root}."):
             old = name + fullname[len(root) :]
             if old in OLD_MODULES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -14,18 +14,8 @@ import numpy as np
 from keras_tpu_ext.dropin.old_keras import losses, metrics, optimizers
 from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.tools.migrate.tables.old_arguments import METHOD_ARGUMENTS, ORDERS
 
-# Arguments that change no number on one backend, and what stands for them
-_LOADING = ("workers", "use_multiprocessing", "max_queue_size", "max_q_size", "pickle_safe", "nb_worker")
-_OF_COMPILE = {
-    "experimental_run_tf_function": "nothing",
-    "target_tensors": "nothing",
-    "options": "nothing",
-    "run_metadata": "nothing",
-    "distribute": "nothing: the scope distributes",
-    "pss_evaluation_shards": "nothing",
-    "sample_weight_mode": "sample_weight of the shape of the losses",
-}
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 
 
@@ -53,7 +43,10 @@ def _compile(
     stock: Function, self: Any, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any
 ) -> None:
     args, kwargs = _third_by_its_kind(args, kwargs)
-    _drop_old_options(kwargs)
+    _rename(METHOD_ARGUMENTS["compile"], kwargs)
+    for name in ("run_eagerly", "steps_per_execution", "jit_compile"):
+        if name in kwargs and kwargs[name] is None:
+            del kwargs[name]
     names = getattr(self, "output_names", None)
     for name in ("metrics", "weighted_metrics"):
         if name in kwargs:
@@ -89,16 +82,13 @@ def _set_trainable(states: Iterable[tuple[Any, bool]]) -> None:
         layer.trainable = trains
 
 
-def _drop_old_options(kwargs: dict[str, Any]) -> None:
-    for name, new in _OF_COMPILE.items():
-        if kwargs.pop(name, None):
-            mapped(f"compile({name}=)", new)
-    if "experimental_steps_per_execution" in kwargs:
-        mapped("experimental_steps_per_execution=", "steps_per_execution=")
-        kwargs["steps_per_execution"] = kwargs.pop("experimental_steps_per_execution")
-    for name in ("run_eagerly", "steps_per_execution", "jit_compile"):
-        if name in kwargs and kwargs[name] is None:
-            del kwargs[name]
+def _rename(names: Mapping[str, str], kwargs: dict[str, Any]) -> None:
+    """Give arguments their names of today, or leave them out where the table says `-`: they change no number."""
+    for old in [one for one in kwargs if one in names]:
+        value, new = kwargs.pop(old), names[old]
+        mapped(f"{old}=", "nothing" if new == "-" else f"{new}=")
+        if new != "-":
+            kwargs[new] = value
 
 
 def _third_by_its_kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -109,8 +99,7 @@ def _third_by_its_kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
     if all(isinstance(leaf, (int, float, np.number)) for leaf in leaves):
         return args, kwargs
     mapped("compile(optimizer, loss, metrics)", "compile(metrics=)")
-    names = ("metrics", "loss_weights", "weighted_metrics", "run_eagerly", "steps_per_execution", "jit_compile")
-    return (), {**kwargs, **dict(zip(names, args, strict=False))}
+    return (), {**kwargs, **dict(zip(ORDERS["compile"].split()[2:], args, strict=False))}
 
 
 def _loop(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,13 +109,7 @@ def _loop(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _of_loop(kwargs: dict[str, Any]) -> dict[str, Any]:
-    if "nb_epoch" in kwargs:
-        mapped("nb_epoch=", "epochs=")
-        kwargs["epochs"] = kwargs.pop("nb_epoch")
-    for name in _LOADING:
-        if name in kwargs:
-            mapped(f"{name}=", "nothing: tf.data and PyDataset load")
-            del kwargs[name]
+    _rename(METHOD_ARGUMENTS["fit"], kwargs)
     for name in _STEPS:
         steps = kwargs.get(name)
         if isinstance(steps, (float, np.floating)):

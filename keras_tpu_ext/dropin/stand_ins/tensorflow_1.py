@@ -12,32 +12,7 @@ from keras.src.random import seed_generator
 
 from keras_tpu_ext.dropin import patching, report
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach
-
-# Names in `tf` that have another one today.
-_RENAMED = {
-    "set_random_seed": "random.set_seed",
-    "logging": "compat.v1.logging",
-    "ConfigProto": "compat.v1.ConfigProto",
-    "GPUOptions": "compat.v1.GPUOptions",
-    "Session": "compat.v1.Session",
-    "get_default_graph": "compat.v1.get_default_graph",
-    "reset_default_graph": "compat.v1.reset_default_graph",
-    "log": "math.log",
-    "gfile": "compat.v1.gfile",
-}
-
-# Names in `tf` that are gone, and what to write.
-_GONE = {
-    "contrib": "the layer, loss or optimizer of tf.keras",
-    "layers": "tf.keras.layers",
-    "estimator": "a tf.keras model, compile and fit",
-    "placeholder": "tf.keras.Input(shape)",
-    "get_variable": "self.add_weight(...) in a layer",
-    "variable_scope": "a layer, which has its variables",
-    "global_variables_initializer": "nothing: variables have their values when they are made",
-    "losses": "tf.keras.losses",
-    "metrics": "tf.keras.metrics",
-}
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import TF1_GONE, TF1_NAMES
 
 
 class GoneError(OutOfReachError, AttributeError):
@@ -72,12 +47,12 @@ def install() -> None:
 
 def _old_name(name: str) -> Any:
     """Return what a name in `tf` is called now."""
-    if name in _RENAMED:
-        report.mapped(f"tf.{name}", f"tf.{_RENAMED[name]}")
-        return functools.reduce(getattr, _RENAMED[name].split("."), tf)
-    if name in _GONE:
+    if name in TF1_NAMES:
+        report.mapped(f"tf.{name}", f"tf.{TF1_NAMES[name]}")
+        return functools.reduce(getattr, TF1_NAMES[name].split("."), tf)
+    if name in TF1_GONE:
         why = "it is TensorFlow 1's, and this TensorFlow has it no more"
-        raise GoneError(str(out_of_reach(what=f"tf.{name}", why=why, write=_GONE[name])))
+        raise GoneError(str(out_of_reach(what=f"tf.{name}", why=why, write=TF1_GONE[name])))
     raise AttributeError(f"module 'tensorflow' has no attribute {name!r}")
 
 

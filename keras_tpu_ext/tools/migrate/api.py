@@ -14,7 +14,15 @@ from keras_tpu_ext.tools.migrate.report import MigrationReport
 _KINDS = (".py", ".ipynb")
 _PRINT = re.compile(r"^\s*(print|exec)\s+[^\s(=.,\[]")
 _DROPIN = "import keras_tpu_ext.dropin  # keras-tpu-ext migrate: still needed for {}\n"
+_NAMED = 6  # names in that line
 _BACKEND = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"\n\n'
+
+# What Keras 3 computes a little differently, and only the drop-in does not.
+_OTHER_NUMBERS = {
+    "BatchNormalization": "BatchNormalization: old Keras kept the variance of images over N - 1, Keras 3 over N.",
+    "crossentropy": "Cross-entropies: old Keras took those of a softmax or sigmoid from its input; Keras 3 clips "
+    "probabilities below 1e-7.",
+}
 
 
 def migrate(
@@ -49,8 +57,13 @@ def migrate(
     _check_syntax(program)
     context = Context(program)
     made = modernized(context)
+    if any(one.on_dropin for one in context.findings):
+        context = Context(program, on_dropin=True)
+        made = modernized(context)
     lines = sum(bool(line.strip()) for line in program.text.splitlines() if not line.startswith("_kte_cell_"))
-    report = MigrationReport(str(path), lines, context.findings, str(target or ""))
+    on_dropin = any(one.on_dropin for one in context.findings)
+    notes = tuple(note for name, note in _OTHER_NUMBERS.items() if name in program.text and not on_dropin)
+    report = MigrationReport(str(path), lines, context.findings, str(target or ""), notes)
     if target is not None:
         target.write_bytes(program.render(made.code, _header(report, made, context)))
     return report
@@ -61,8 +74,9 @@ def _header(report: MigrationReport, made: Any, context: Any) -> str:
     from keras_tpu_ext.tools.migrate.imports import used
 
     needed = report.on_dropin
-    olds = dict.fromkeys(f"{one.place} ({one.old})" for one in needed)
-    lines = _DROPIN.format("; ".join(olds)) if needed else _BACKEND
+    olds = [*dict.fromkeys(one.old for one in needed)]
+    more = f" and {len(olds) - _NAMED} more" if len(olds) > _NAMED else ""
+    lines = _DROPIN.format(", ".join(olds[:_NAMED]) + more) if needed else _BACKEND
     names = used(made)
     if "math" in names - used(context.wrapper.module):
         lines += "import math\n"
@@ -104,25 +118,12 @@ def _check_libcst() -> None:
 
 def _check_syntax(program: Program) -> None:
     """Raise an error that names the line that is no Python 3."""
-    import libcst
-
     for _, start, piece in program.pieces:
         try:
-            libcst.parse_module(piece)
-        except libcst.ParserSyntaxError as error:
-            number = _line_of(error.raw_line, piece)
+            ast.parse(piece)
+        except (SyntaxError, ValueError) as error:
+            number = min(max(getattr(error, "lineno", None) or 1, 1), piece.count("\n") + 1)
             line = piece.split("\n")[number - 1].strip()
             hint = " In Python 3, print is a function: write print(...)." if _PRINT.match(line) else ""
             place = program.place(start + number - 1)
             raise ArgumentError(f"{program.path}, {place} is no Python 3: `{line[:80]}`.{hint}") from error
-
-
-def _line_of(line: int, piece: str) -> int:
-    """Return the line of an error: that which Python says, or else `line`, which may be the one behind it."""
-    try:
-        ast.parse(piece)
-    except SyntaxError as error:
-        line = error.lineno or line
-    except ValueError:  # a NUL, say
-        pass
-    return min(max(line, 1), piece.count("\n") + 1)

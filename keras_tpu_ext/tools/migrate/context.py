@@ -19,6 +19,7 @@ class Context:
     """A program, what its names mean, and what was found.
 
     Attributes:
+        on_dropin: Whether the written program needs the drop-in, on which `history` has its old keys.
         wrapper: The program's syntax tree.
         names: What its names mean.
         roles: What its functions are for.
@@ -28,8 +29,8 @@ class Context:
         tensorflow_names: What TensorFlow is called, `tf` for instance.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, *, on_dropin: bool = False) -> None:
+        self.program, self.on_dropin = program, on_dropin
         self.wrapper = metadata.MetadataWrapper(cst.parse_module(program.text))
         self.names = Names(self.wrapper)
         self.roles = Roles(self.wrapper, self.names)

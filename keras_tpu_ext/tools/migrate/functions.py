@@ -12,6 +12,8 @@ from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.names import chain
 from keras_tpu_ext.tools.migrate.roles import MODEL
 from keras_tpu_ext.tools.migrate.tables.backend import ANYWHERE, BACKEND
+from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
+from keras_tpu_ext.tools.migrate.tables.out_of_reach import OF_DATA, TF1_NAMES, out_of_reach
 from keras_tpu_ext.tools.migrate.tables.tensorflow import TENSORFLOW, canonical_name
 from keras_tpu_ext.tools.migrate.values import KERAS, PLAIN
 
@@ -22,12 +24,16 @@ DTYPES = (
 _DTYPE_NAMES = {"half": "float16", "double": "float64"}
 _BACKEND = "keras.backend."
 _BY_DROPIN = "keras.ops, by the drop-in"
+_SEEDS = ("tf.random.set_seed", "tf.random.set_random_seed", "tf.set_random_seed", "tf.compat.v1.set_random_seed")
+_OF_TODAY = tuple(f"tf.compat.v1.{part}" for part in ("logging", "gfile", "ConfigProto", "GPUOptions", "random"))
+_MAKERS = ("initializer", "name_scope", "variable_scope", "device", "set_seed")  # in a model, but on no value of it
 
 
 def row_of(name: str) -> str | None:
-    """Return the row of a function, by its full name; `None` if it is in no table."""
+    """Return the row of a function, by its full name; empty if only the drop-in has it, `None` if nobody."""
     if name.startswith(_BACKEND):
-        return BACKEND.get(name.removeprefix(_BACKEND))
+        last = name.removeprefix(_BACKEND)
+        return None if last in (*ANYWHERE, *KERAS_NAMES["keras.backend"]) else BACKEND.get(last, "")
     key = canonical_name(name.removeprefix("tf.")) if name.startswith("tf.") else None
     return None if key is None else TENSORFLOW[key]
 
@@ -35,45 +41,85 @@ def row_of(name: str) -> str | None:
 def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
     """Return what a call of a function of TensorFlow, or of `keras.backend`, becomes; `None` if it stays."""
     name = context.names.of(original.func)
-    if name.startswith(_BACKEND) and (special := _of_optimizer(context, name, original, updated)) is not None:
-        return special
-    row = row_of(name)
-    if row is None or _sets_learning_rate(context, original):
-        return None
     old = context.name(original.func)
-    where = _where(context, original)
-    if where != KERAS:
-        if where:
-            context.undecided(original, old, where)
+    if name == f"{_BACKEND}get_value" and len(updated.args) == 1 and MODEL not in context.roles.of(original):
+        context.mapped(original, old, "keras.ops.convert_to_numpy")
+        return updated.with_changes(func=cst.parse_expression("keras.ops.convert_to_numpy"))
+    if name in _SEEDS:
+        return _seed(context, original, updated)
+    row = row_of(name)
+    if row is None:
+        _tell_unknown(context, original, name)
+    if row is None or _sets_learning_rate(context, original) or out_of_reach(name):
+        return None
+    where = KERAS if name.startswith(_BACKEND) and not row else _where(context, original)
+    if where == KERAS and _computes_size(context, original, name):
+        where = "a size that TensorFlow computes"
+    if where == KERAS:
+        return _in_model(context, updated, original, row)
+    if where:
+        context.undecided(original, old, where)
+    return None
+
+
+def _in_model(context: Context, updated: cst.Call, original: cst.Call, row: str) -> cst.BaseExpression | None:
+    """Return a call on values of Keras in the words of its row; `None` if only the drop-in has it, or nobody."""
+    name, old = context.names.of(original.func), context.name(original.func)
+    if write := OF_DATA.get(canonical_name(name.removeprefix("tf.")) or ""):
+        context.out_of_reach(original, old, write)
         return None
     args = [arg.with_changes(value=_dtype(context, arg.value)) for arg in updated.args]
-    if _computes_size(original, name):
-        context.undecided(original, old, "a size that TensorFlow computes")
-        return None
     if name == "tf.range":
         args = [_size(arg) for arg in args]
-    made = (
-        templates.render(row, updated.with_changes(args=args))
-        if row and not _is_mean_of_integers(row, args)
-        else None
-    )
-    if made is None:
-        context.mapped(original, old, _BY_DROPIN, on_dropin=True)
-        return None
-    context.mapped(original, old, _function_of(made))
+    is_rounded = _is_mean_of_integers(row, args)
+    made = templates.render(row, updated.with_changes(args=args)) if row and not is_rounded else None
+    context.mapped(original, old, _BY_DROPIN if made is None else _function_of(made), on_dropin=made is None)
     return made
+
+
+def _tell_unknown(context: Context, original: cst.Call, name: str) -> None:
+    """Say what is in no table and yet is called in a model."""
+    last = name.rpartition(".")[2]
+    if not name.startswith("tf.") or context.roles.of(original) != {MODEL}:
+        return
+    if name == "tf.Variable":
+        context.mapped(original, context.name(original.func), "keras.Variable, by the drop-in", on_dropin=True)
+    elif last[:1].islower() and not last.endswith(_MAKERS) and out_of_reach(name) is None:
+        context.undecided(original, context.name(original.func), "whether it can compute on JAX")
+
+
+def _seed(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
+    """Return a seed that Keras takes, too; with it, NumPy and Python begin anew."""
+    others = context.roles.calls_of("numpy.random.seed", "random.seed")
+    codes = {context.code(arg.value) for call in (original, *others) for arg in call.args}
+    if len(codes) != 1:
+        new = "the same, and a seed of Keras's random numbers, by the drop-in"
+        context.mapped(original, context.name(original.func), new, on_dropin=True)
+        return None
+    context.mapped(original, context.name(original.func), "keras.utils.set_random_seed")
+    return updated.with_changes(func=cst.parse_expression("keras.utils.set_random_seed"))
 
 
 def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseExpression | None:
     """Return what a name of TensorFlow or of `keras.backend` becomes that is not called; `None` if it stays."""
     name = context.names.of(original)
     last = name.rpartition(".")[2]
+    if name in _SEEDS:
+        return None
     if name == "tf.newaxis":
         context.mapped(original, context.name(original), "None")
         return cst.Name("None")
-    if name.startswith(_BACKEND) and (new := ANYWHERE.get(last)):
+    first, _, rest = name.removeprefix("tf.").partition(".")
+    new = ANYWHERE.get(last) if name.startswith(_BACKEND) else None
+    if name.startswith("tf.") and first in TF1_NAMES and row_of(name) is None:
+        new = f"{chain(original).partition('.')[0]}.{TF1_NAMES[first]}{'.' * bool(rest)}{rest}"
+    if new is not None:
         context.mapped(original, context.name(original), new)
         return cst.parse_expression(new)
+    if name.startswith("tf.compat.v1.disable_"):
+        context.mapped(original, context.name(original), "nothing, by the drop-in", on_dropin=True)
+    elif name.startswith("tf.compat.v1.") and not name.startswith(_OF_TODAY):
+        context.undecided(original, context.name(original), "what it does in a graph of TensorFlow 1")
     if name == f"tf.{last}" and last in DTYPES and context.roles.of(original) == {MODEL}:
         return _dtype_text(last)
     parent = context.parents.get(original)
@@ -111,8 +157,13 @@ def _is_mean_of_integers(row: str, args: list[cst.Arg]) -> bool:
     return m.matches(value, cast) and "int" in cst.Module([]).code_for_node(value.args[1])  # type: ignore[attr-defined]
 
 
-def _computes_size(original: cst.Call, name: str) -> bool:
-    """Return whether a call joins sizes into a shape, which JAX must know before it computes."""
+def _computes_size(context: Context, original: cst.Call, name: str) -> bool:
+    """Return whether a call computes with sizes or joins them: JAX must know a shape before it computes."""
+    if name in ("tf.shape", f"{_BACKEND}shape"):
+        parent = context.parents.get(original)
+        if isinstance(parent, cst.Subscript) and isinstance(parent.slice[0].slice, cst.Slice):
+            parent = context.parents.get(parent)
+        return isinstance(parent, cst.BinaryOperation)
     parts = original.args[0].value if original.args else None
     if name.rpartition(".")[2] not in ("concat", "stack") or not isinstance(parts, (cst.List, cst.Tuple)):
         return False
@@ -141,14 +192,6 @@ def _is_given_to_keras(context: Context, node: cst.CSTNode) -> bool:
     if context.roles.of(node) == {MODEL}:
         return True
     return isinstance(around, cst.Call) and context.names.of(around.func).startswith("keras.")
-
-
-def _of_optimizer(context: Context, name: str, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
-    """Return `K.get_value(...)` in today's words."""
-    if name != f"{_BACKEND}get_value" or len(updated.args) != 1 or MODEL in context.roles.of(original):
-        return None
-    context.mapped(original, context.name(original.func), "keras.ops.convert_to_numpy")
-    return updated.with_changes(func=cst.parse_expression("keras.ops.convert_to_numpy"))
 
 
 def set_value(context: Context, original: cst.Expr, updated: cst.Expr) -> cst.BaseSmallStatement | None:

@@ -9,13 +9,13 @@ import libcst as cst
 from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.keras_names import moved
 from keras_tpu_ext.tools.migrate.names import canonical, chain
-from keras_tpu_ext.tools.migrate.old_keras import tell_moved
+from keras_tpu_ext.tools.migrate.old_keras import today
 from keras_tpu_ext.tools.migrate.tables.out_of_reach import out_of_reach
 from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
 
 Small = cst.BaseSmallStatement
 _REMOVABLE = ("tf", "keras.backend", "kaggle_datasets")
-_STAYS = ("keras.backend", "keras.preprocessing.text")  # what of `tf.keras` has more than `keras`
+_STAYS = "keras.backend"  # `tf.keras` has more of it than `keras`
 
 
 def import_from(context: Context, original: cst.ImportFrom) -> Small | cst.FlattenSentinel[Small] | None:
@@ -46,9 +46,9 @@ def import_module(context: Context, original: cst.Import) -> cst.Import | None:
         name = canonical(chain(one.name))
         _tell_package(context, original, name)
         if name.startswith("keras.") and not name.startswith(_STAYS) and one.asname is not None:
-            found = moved(name)
-            if tell_moved(context, original, chain(one.name), found) and found.name != chain(one.name):
-                one = one.with_changes(name=_dotted(found.name))
+            new = today(context, original, chain(one.name), name)
+            if new and new != chain(one.name):
+                one = one.with_changes(name=_dotted(new))
         elif name == "keras" and chain(one.name) != "keras":
             alias = one.asname if one.asname is not None and chain(one.asname.name) != "keras" else None
             one = one.with_changes(name=cst.Name("keras"), asname=alias) if one.asname is not None else one
@@ -71,11 +71,11 @@ def without_unused(module: cst.Module, before: cst.Module) -> cst.Module:
 def _star(context: Context, original: cst.ImportFrom, module: str) -> cst.BaseSmallStatement | None:
     if not module.startswith(("keras", "tf")):
         return None
-    found = moved(module) if module.startswith("keras") else None
-    if found is None or module in context.names.unknown_stars:
+    new = moved(module)[0] if module.startswith("keras") else ""
+    if not new or module in context.names.unknown_stars:
         context.undecided(original, f"from {chain(original.module)} import *", "which names it binds")
         return None
-    return _from(original, found.name, None) if found.name != chain(original.module) else None
+    return _from(original, new, None) if new != chain(original.module) else None
 
 
 def _moved_alias(
@@ -88,14 +88,12 @@ def _moved_alias(
         return old_module, one
     if name == "tf.keras":
         return "", one  # `import keras`
-    found = moved(name)
-    if not tell_moved(context, original, name, found):
+    found = today(context, original, name, name)
+    new_module, _, new = found.rpartition(".")
+    if not found or (new_module, new) == (old_module, last):
         return old_module, one
-    new_module, _, new = found.name.rpartition(".")
-    if (new_module, new) == (old_module, last):
-        return old_module, one
-    if found.name != name:
-        context.mapped(original, name, found.name)
+    if found != name:
+        context.mapped(original, name, found)
     if new != last:
         bound = one.asname or cst.AsName(cst.Name(last))
         one = one.with_changes(name=cst.Name(new), asname=bound)
@@ -109,9 +107,8 @@ def _from(original: cst.ImportFrom, source: str, aliases: list[cst.ImportAlias] 
     if aliases is None:
         return original.with_changes(module=_dotted(source))
     assert not isinstance(original.names, cst.ImportStar)
-    if len(aliases) == len(original.names):
-        return original.with_changes(module=_dotted(source), names=aliases)
-    aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    if len(aliases) != len(original.names):
+        aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     return original.with_changes(module=_dotted(source), names=aliases)
 
 

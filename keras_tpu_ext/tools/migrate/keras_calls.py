@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import libcst as cst
-import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.keras_names import moved
-from keras_tpu_ext.tools.migrate.old_keras import DROPIN
+from keras_tpu_ext.tools.migrate.keras_names import DROPIN, moved
+from keras_tpu_ext.tools.migrate.names import keyword
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
-from keras_tpu_ext.tools.migrate.special_calls import build, load_model, of_compile, save, schedule_of_floats
-from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS, METHOD_ARGUMENTS, METHODS
+from keras_tpu_ext.tools.migrate.special_calls import (
+    add_loss,
+    build,
+    check_monitor,
+    load_model,
+    of_compile,
+    save,
+    schedule_of_floats,
+)
+from keras_tpu_ext.tools.migrate.tables import out_of_reach
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS, DEFAULTS, METHOD_ARGUMENTS, METHODS, ORDERS
+from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 from keras_tpu_ext.tools.migrate.values import PLAIN
 from keras_tpu_ext.tools.migrate.weight_files import with_weights_file
 
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
-_OF_ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable")
-_NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
@@ -28,67 +35,78 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
     if method == "numpy" and not original.args:
         return _to_numpy(context, original, updated)
     made = _without_slash(context, original, updated) if context.roles.is_model_class(name) else updated
-    made = _of_keras(context, original, made, name) if name.startswith("keras.") else made
-    if not name.startswith(("keras.", "tf.", "numpy.")):
+    if name.startswith("keras."):
+        made = _of_keras(context, original, made, name)
+    elif method and not name.startswith(("tf.", "numpy.")):
         made = _of_method(context, original, made, method)
     return None if made is updated else made
 
 
 def _of_keras(context: Context, original: cst.Call, updated: cst.Call, name: str) -> cst.Call:
     """Return a call of a function or class of Keras."""
-    made = _with_arguments(context, original, updated, _arguments_of(moved(name).name or name))
-    made = _saves_weights(context, original, made, name)
+    today = moved(name)[0] or name
+    _tell_other_meanings(context, original, today)
+    table = {**ARGUMENTS.get(f"{today.rpartition('.')[0]}.*", {}), **ARGUMENTS.get(today, {})}
+    made = with_weights_file(context, original, _with_arguments(context, original, updated, table))
     if name == "keras.callbacks.LearningRateScheduler":
-        made = schedule_of_floats(context, original, made)
+        return schedule_of_floats(context, original, made)
+    if name.startswith("keras.callbacks."):
+        check_monitor(context, original, name)
     elif name.endswith(".load_model"):
         load_model(context, original)
     return made
 
 
+def _tell_other_meanings(context: Context, original: cst.Call, name: str) -> None:
+    """Say where a default, or the name of an activation, meant something else."""
+    needed = DEFAULTS.get(name, "").split()[sum(arg.keyword is None for arg in original.args) :]
+    for one in {*needed} - {"-"} - {keyword(arg) for arg in original.args}:
+        context.mapped(original, f"{context.name(original.func)}() without {one}=", DROPIN, on_dropin=True)
+    for arg in original.args:
+        if isinstance(arg.value, cst.SimpleString) and arg.value.raw_value == "hard_sigmoid":
+            context.mapped(arg.value, "hard_sigmoid", DROPIN, on_dropin=True)
+
+
 def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: str) -> cst.Call:
     """Return a call of a method that only Keras's objects have."""
-    if method in METHODS:
-        return _other_method(context, original, _with_steps(context, original, updated), METHODS[method])
-    if method in METHOD_ARGUMENTS:
+    new = METHODS.get(method, method).partition(" ")[0]
+    if method in out_of_reach.METHODS:
+        context.out_of_reach(original, f".{method}()", out_of_reach.METHODS[method])
+    assert isinstance(original.func, cst.Attribute)
+    if not new or (method in ("reset_states", "predict_proba") and context.values.is_model(original.func.value)):
+        context.mapped(original, f".{method}()", DROPIN, on_dropin=True)
+        return updated
+    if new in METHOD_ARGUMENTS:
         rule = of_compile if method == "compile" else _with_steps
-        return _with_arguments(context, original, rule(context, original, updated), METHOD_ARGUMENTS[method])
-    if method == "save":
-        save(context, original)
-    rules = {
-        "build": build,
-        "add_weight": _add_weight,
-        "save_weights": with_weights_file,
-        "load_weights": with_weights_file,
-    }
-    return rules[method](context, original, updated) if method in rules else updated
-
-
-def _arguments_of(name: str) -> dict[str, str]:
-    module = name.rpartition(".")[0]
-    return {**ARGUMENTS.get(f"{module}.*", {}), **ARGUMENTS.get(name, {})}
-
-
-def _keyword(arg: cst.Arg) -> str:
-    return "" if arg.keyword is None else arg.keyword.value
+        updated = _with_arguments(context, original, rule(context, original, updated), METHOD_ARGUMENTS[new])
+    if method in METHODS:
+        return _other_method(context, original, updated, METHODS[method])
+    if method in ORDERS:
+        return _by_keyword(context, original, updated, method)
+    if method in ("save_weights", "load_weights"):
+        return with_weights_file(context, original, updated)
+    if method in ("save", "add_loss"):
+        (save if method == "save" else add_loss)(context, original)
+    return build(context, original, updated) if method == "build" else updated
 
 
 def _with_arguments(context: Context, original: cst.Call, updated: cst.Call, table: Mapping[str, str]) -> cst.Call:
+    """Return a call with the names that its keyword arguments have today."""
     args, changed = [], False
-    for before, arg in zip(original.args, updated.args, strict=True):
-        old = _keyword(arg)
+    nodes = {keyword(arg): arg.value for arg in original.args}
+    for arg in updated.args:
+        old = keyword(arg)
         new = table.get(old, old)
-        if new == old:
-            args.append(arg)
-            continue
-        named = f"{old}="
         if new == "?":
-            context.mapped(before.value, named, DROPIN, on_dropin=True)
-            args.append(arg)
-            continue
-        changed = True
-        context.mapped(before.value, named, "nothing" if new == "-" else f"{new}=")
-        if new != "-":
-            args.append(_input_shape(arg) if new == "input_shape" else arg.with_changes(keyword=cst.Name(new)))
+            if context.code(nodes[old]) not in ("None", "False"):
+                context.mapped(nodes[old], f"{old}=", DROPIN, on_dropin=True)
+        elif new != old:
+            changed = True
+            context.mapped(nodes[old], f"{old}=", "nothing" if new == "-" else f"{new}=")
+            if new == "-":
+                continue
+            arg = _input_shape(arg) if new == "input_shape" else arg.with_changes(keyword=cst.Name(new))
+        args.append(arg)
     return updated.with_changes(args=_without_last_comma(updated, args)) if changed else updated
 
 
@@ -96,7 +114,7 @@ def _without_slash(context: Context, original: cst.Call, updated: cst.Call) -> c
     """Return a call without "/" in `name=`, which Keras 3 refuses."""
     for place, arg in enumerate(updated.args):
         text = arg.value
-        if _keyword(arg) != "name" or not isinstance(text, cst.SimpleString) or "/" not in text.value:
+        if keyword(arg) != "name" or not isinstance(text, cst.SimpleString) or "/" not in text.value:
             continue
         if context.program.text.count(str(text.raw_value)) > 1:  # the program asks for it elsewhere
             context.mapped(original, text.value, DROPIN, on_dropin=True)
@@ -112,86 +130,69 @@ def _input_shape(arg: cst.Arg) -> cst.Arg:
     """Return `input_length=n` as `input_shape=(n,)`."""
     value = arg.value
     if not isinstance(value, (cst.Tuple, cst.List)):
-        comma = cst.Comma()
-        value = cst.Tuple([cst.Element(value, comma=comma)])
+        value = cst.Tuple([cst.Element(value, comma=cst.Comma())])
     return arg.with_changes(keyword=cst.Name("input_shape"), value=value)
 
 
 def _without_last_comma(call: cst.Call, args: list[cst.Arg]) -> list[cst.Arg]:
     """Return arguments of which the last one ends as that of `call` does."""
     if args and call.args:
-        args[-1] = args[-1].with_changes(
-            comma=call.args[-1].comma, whitespace_after_arg=call.args[-1].whitespace_after_arg
-        )
+        last = call.args[-1]
+        args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
     return args
+
+
+def _named(arg: cst.Arg, name: str) -> cst.Arg:
+    return arg.with_changes(keyword=cst.Name(name), equal=NO_SPACE if arg.keyword is None else arg.equal)
 
 
 def _other_method(context: Context, original: cst.Call, updated: cst.Call, row: str) -> cst.Call:
     """Return a call of a method that has another name today, with keywords for its arguments."""
     new, *parameters = row.split()
-    assert isinstance(original.func, cst.Attribute)
     assert isinstance(updated.func, cst.Attribute)
-    renames = dict(pair.split("=") for pair in parameters if "=" in pair)
-    order = [pair.partition("=")[0] for pair in parameters]
+    old = f".{updated.func.attr.value}()"
+    pairs = [pair.partition("=") for pair in parameters]
+    renames = {before: after or before for before, _, after in pairs}
+    if any(arg.star for arg in updated.args) or sum(arg.keyword is None for arg in updated.args) > len(pairs):
+        context.mapped(original, old, f".{new}(), by the drop-in", on_dropin=True)
+        return updated
     args = []
     for place, arg in enumerate(updated.args):
-        if arg.star or (arg.keyword is None and place >= len(order)):
-            context.mapped(original, f".{original.func.attr.value}()", f".{new}(), by the drop-in", on_dropin=True)
-            return updated
-        old = order[place] if arg.keyword is None else arg.keyword.value
-        name = renames.get(old, old)
-        if name == "-":
-            continue
-        keyword = None if arg.keyword is None and not place else cst.Name(name)
-        equal = arg.equal if arg.keyword is not None else _NO_SPACE
-        args.append(
-            arg.with_changes(keyword=keyword, equal=equal if keyword is not None else cst.MaybeSentinel.DEFAULT)
-        )
-    context.mapped(original, f".{original.func.attr.value}()", f".{new}()")
+        name = renames.get(keyword(arg), keyword(arg)) if arg.keyword else list(renames.values())[place]
+        if name != "-":
+            args.append(arg if arg.keyword is None and not place else _named(arg, name))
+    context.mapped(original, old, f".{new}()")
     func = updated.func.with_changes(attr=cst.Name(new))
     return updated.with_changes(func=func, args=_without_last_comma(updated, args))
 
 
+def _by_keyword(context: Context, original: cst.Call, updated: cst.Call, method: str) -> cst.Call:
+    """Return a call with keywords where the order of parameters is another one today."""
+    first = 2 if method == "compile" else 0
+    is_old = first or (original.args and isinstance(original.args[0].value, cst.BaseString))
+    count = sum(arg.keyword is None and not arg.star for arg in updated.args)
+    if not is_old or count <= first:
+        return updated
+    names = ORDERS[method].split()[first:count]
+    named = [_named(arg, name) for name, arg in zip(names, updated.args[first:count], strict=True)]
+    context.mapped(original, f".{method}({', '.join(names)})", "the same with keywords")
+    return updated.with_changes(args=[*updated.args[:first], *named, *updated.args[count:]])
+
+
 def _with_steps(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return a call whose numbers of steps are whole; `n / m` is the only sign of one that may not be."""
-    args, changed = [], False
+    args = []
     for before, arg in zip(original.args, updated.args, strict=True):
-        if _keyword(arg) in _STEPS and _is_quotient(context, before.value):
-            new = cst.Call(cst.parse_expression("math.ceil"), [cst.Arg(arg.value)])
-            context.mapped(before.value, f"{_keyword(arg)}={context.code(before.value)}", "math.ceil(...)")
-            arg, changed = arg.with_changes(value=new), True
+        if keyword(arg) in _STEPS and _is_quotient(context, before.value):
+            context.mapped(before.value, f"{keyword(arg)}={context.code(before.value)}", "math.ceil(...)")
+            arg = arg.with_changes(value=cst.Call(cst.parse_expression("math.ceil"), [cst.Arg(arg.value)]))
         args.append(arg)
-    return updated.with_changes(args=args) if changed else updated
+    return updated if args == [*updated.args] else updated.with_changes(args=args)
 
 
 def _is_quotient(context: Context, value: cst.BaseExpression) -> bool:
     values = context.names.values.get(context.names.of(value), []) if isinstance(value, cst.Name) else [value]
     return any(isinstance(one, cst.BinaryOperation) and isinstance(one.operator, cst.Divide) for one in values)
-
-
-def _add_weight(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
-    """Return `add_weight("name", shape)` with keywords: the order is another one today."""
-    if (
-        not original.args
-        or original.args[0].keyword is not None
-        or not isinstance(original.args[0].value, cst.BaseString)
-    ):
-        return updated
-    args = []
-    for name, arg in zip(_OF_ADD_WEIGHT, updated.args, strict=False):
-        named = arg.keyword is not None or arg.star
-        args.append(arg if named else arg.with_changes(keyword=cst.Name(name), equal=_NO_SPACE))
-    args += updated.args[len(args) :]
-    context.mapped(original, "add_weight(name, ...)", "add_weight(name=...)")
-    return updated.with_changes(args=args)
-
-
-def _saves_weights(context: Context, original: cst.Call, updated: cst.Call, name: str) -> cst.Call:
-    if name.endswith("ModelCheckpoint") and any(
-        m.matches(arg, m.Arg(keyword=m.Name("save_weights_only"), value=m.Name("True"))) for arg in original.args
-    ):
-        return with_weights_file(context, original, updated)
-    return updated
 
 
 def _to_numpy(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:

@@ -2,66 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
 from keras_tpu_ext.tools.migrate.tables.old_arguments import OPTIMIZER_MODULES
 from keras_tpu_ext.tools.migrate.tables.old_modules import OLD_MODULES, OLD_NAMES, OUT_OF_REACH
 
-_OURS = "keras_tpu_ext."
 _MODULES = {*KERAS_NAMES, *(part.rpartition(".")[0] for part in KERAS_NAMES)}
-_OPEN = (
-    "keras.applications.",
-    "keras.datasets.",
-    "keras.ops.",
-    "keras.utils.legacy.",
-    "keras.tree.",
-    "keras.distribution.",
+_OPEN = tuple(
+    f"keras.{part}." for part in ("applications", "datasets", "ops", "utils.legacy", "tree", "distribution")
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Moved:
-    """Where a name is today.
+DROPIN = "what it meant, by the drop-in"
+UNKNOWN = "Keras 3 has no such name that is known here"
 
-    Attributes:
-        name: Its full name in Keras 3; empty if it has none.
-        write: What to write instead of what cannot be.
-        on_dropin: Whether only the drop-in has it.
-        known: Whether it is known at all.
+
+def moved(name: str) -> tuple[str, str]:
+    """Return where a name of Keras, such as `keras.layers.core.Dense`, is today; if nowhere, an empty text, and why.
+
+    The second text is `DROPIN`, `UNKNOWN`, or what to write instead.
     """
-
-    name: str
-    write: str = ""
-    on_dropin: bool = False
-    known: bool = True
-
-
-def moved(name: str) -> Moved:
-    """Return where a name of Keras, such as `keras.layers.core.Dense`, is today."""
     module, _, last = name.rpartition(".")
     if name in _MODULES or last in KERAS_NAMES.get(module, ()) or (module and f"{module}.".startswith(_OPEN)):
-        return Moved(name)
-    if name in OLD_NAMES:
-        new = OLD_NAMES[name]
-        return Moved("", on_dropin=True) if new.startswith(_OURS) else Moved(_public(name, new))
-    if name in OUT_OF_REACH:
+        return name, ""
+    if name in OUT_OF_REACH and name not in OLD_NAMES:
         why, write = OUT_OF_REACH[name]
-        return Moved("", write=f"{write} ({why})")
+        return "", f"{write} ({why})"
     modules = {**OLD_MODULES, **OPTIMIZER_MODULES}
-    if name in modules:
-        return Moved("", on_dropin=True) if modules[name].startswith(_OURS) else Moved(_public(name, modules[name]))
+    if new := OLD_NAMES.get(name) or modules.get(name):
+        return ("", DROPIN) if new.startswith("keras_tpu_ext.") else (_public(new), "")
     if module in modules:
         new = f"{modules[module]}.{last}"
         if new.startswith("keras._tf_keras."):
-            return Moved(_public(name, new))
-        return moved(new) if new != name else Moved("", known=False)
-    if module and (above := moved(module)).known and above.name and above.name != module:
-        return moved(f"{above.name}.{last}")
-    return Moved("", known=False)
+            return _public(new), ""
+        return moved(new) if new != name else ("", UNKNOWN)
+    above = moved(module)[0] if module else ""
+    return moved(f"{above}.{last}") if above and above != module else ("", UNKNOWN)
 
 
-def _public(name: str, new: str) -> str:
+def _public(new: str) -> str:
     """Return a name of today as users write it: what `keras` keeps to itself, `tf.keras` has."""
     if new.startswith("keras._tf_keras.keras."):
         return new.replace("keras._tf_keras.keras.", "tensorflow.keras.", 1)

@@ -11,21 +11,16 @@ import libcst as cst
 from libcst import metadata
 
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
+from keras_tpu_ext.tools.migrate.tables.old_modules import ROOTS
 
-_PREFIXES = (
-    (r"^tensorflow\.(compat\.v2\.)?keras\b", "keras"),
-    (r"^tensorflow\.python\.keras\b", "keras"),
-    (r"^keras\._tf_keras\.keras\b", "keras"),
-    (r"^tensorflow\.compat\.v2\b", "tf"),
-    (r"^tensorflow\b", "tf"),
-)
+_PREFIXES = {**ROOTS, "tensorflow.compat.v2": "tf", "tensorflow": "tf"}
 
 
 def canonical(name: str) -> str:
     """Return a full name with `tf` and `keras` as its start, whichever way they were imported."""
-    for pattern, start in _PREFIXES:
-        if re.match(pattern, name):
-            return re.sub(pattern, start, name)
+    for old, start in _PREFIXES.items():
+        if name == old or name.startswith(f"{old}."):
+            return start + name.removeprefix(old)
     return name
 
 
@@ -36,6 +31,11 @@ def chain(node: cst.CSTNode | None) -> str:
     if isinstance(node, cst.Attribute) and (start := chain(node.value)):
         return f"{start}.{node.attr.value}"
     return ""
+
+
+def keyword(arg: cst.Arg) -> str:
+    """Return the keyword of an argument; empty if it has none."""
+    return "" if arg.keyword is None else arg.keyword.value
 
 
 class Names:

@@ -6,7 +6,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.keras_names import Moved, moved
+from keras_tpu_ext.tools.migrate.keras_names import DROPIN, UNKNOWN, moved
 from keras_tpu_ext.tools.migrate.names import chain
 
 _REDUCTIONS = {
@@ -15,7 +15,6 @@ _REDUCTIONS = {
     "SUM": "sum",
     "NONE": "none",
 }
-DROPIN = "what it meant, by the drop-in"
 
 
 def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseExpression | None:
@@ -26,43 +25,33 @@ def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseE
     if reduction := _REDUCTIONS.get(name.removeprefix("keras.losses.Reduction.")):
         context.mapped(original, context.name(original), reduction)
         return cst.SimpleString(f'"{reduction}"')
-    found = moved(name)
-    if not tell_moved(context, original, context.name(original), found):
-        return None
+    new = today(context, original, context.name(original), name)
     root = context.names.imports.get(chain(original).partition(".")[0], "")
-    if found.name == name and root != "tf":
-        return None
-    if found.name.rpartition(".")[2] == name.rpartition(".")[2] and root != "tf":
+    if not new or (new.rpartition(".")[2] == name.rpartition(".")[2] and root != "tf"):
         return None  # the import says where it is
-    if found.name != name:
-        context.mapped(original, context.name(original), found.name)
-    new = found.name
+    if new != name:
+        context.mapped(original, context.name(original), new)
     if new.startswith("tensorflow.keras."):
         new = new.replace("tensorflow.", f"{min(context.tensorflow_names, default='tf')}.", 1)
     return cst.parse_expression(new)
 
 
-def tell_moved(context: Context, node: cst.CSTNode, old: str, found: Moved) -> bool:
-    """Say why a name has no place in Keras 3, and return whether it has one."""
-    if found.write:
-        context.out_of_reach(node, old, found.write)
-    elif found.on_dropin:
+def today(context: Context, node: cst.CSTNode, old: str, name: str) -> str:
+    """Return where a name of Keras is today; say why, and return an empty text, if it is nowhere."""
+    new, why = moved(name)
+    if why == DROPIN:
         context.mapped(node, old, DROPIN, on_dropin=True)
-    elif not found.known:
-        context.undecided(node, old, "Keras 3 has no such name that is known here")
-    return bool(found.name)
+    elif why == UNKNOWN:
+        context.undecided(node, old, why)
+    elif why:
+        context.out_of_reach(node, old, why)
+    return new
 
 
 def history_key(context: Context, original: cst.Subscript, updated: cst.Subscript) -> cst.Subscript | None:
     """Return `history.history["lr"]` under today's key."""
-    if not m.matches(original.value, m.Attribute(attr=m.Name("history"))) or len(original.slice) != 1:
-        return None
-    index = original.slice[0].slice
-    if (
-        not isinstance(index, cst.Index)
-        or not isinstance(index.value, cst.SimpleString)
-        or index.value.raw_value != "lr"
-    ):
+    key = m.SubscriptElement(m.Index(m.SimpleString("'lr'") | m.SimpleString('"lr"')))
+    if context.on_dropin or not m.matches(original, m.Subscript(m.Attribute(attr=m.Name("history")), [key])):
         return None
     context.mapped(original, context.code(original), 'history["learning_rate"]')
     new = cst.SubscriptElement(cst.Index(cst.SimpleString('"learning_rate"')))

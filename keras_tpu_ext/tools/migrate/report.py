@@ -10,8 +10,7 @@ from typing import Any
 from keras_tpu_ext.output.display import HtmlText, counted, wrap
 from keras_tpu_ext.tools.migrate.program import Place
 
-MAPPED, OUT_OF_REACH, NOT_DECIDED = "mapped", "out of reach", "not decided"
-_COUNTED = {MAPPED: "mapped", OUT_OF_REACH: "out of reach", NOT_DECIDED: "not decided"}
+_KINDS = MAPPED, OUT_OF_REACH, NOT_DECIDED = "mapped", "out of reach", "not decided"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +43,7 @@ class MigrationReport(HtmlText):
         lines: Number of lines that are not empty.
         findings: What is said of lines; all others run as they are.
         written: The modern program; empty if none was asked for.
-        notes: What else is to be known.
+        notes: What the modern program computes a little differently.
     """
 
     path: str
@@ -76,7 +75,7 @@ class MigrationReport(HtmlText):
 
     def __str__(self) -> str:
         kinds = Counter(finding.kind for finding in self.findings)
-        told = [f"{counted(kinds[kind], 'name')} {text}" for kind, text in _COUNTED.items() if kinds[kind]]
+        told = [f"{counted(kinds[kind], 'name')} {kind}" for kind in _KINDS if kinds[kind]]
         first = f"{self.path}: {counted(self._run, 'line')} run as they are; {', '.join(told) or 'nothing else'}"
         lines = wrap(first, 2)
         for place, findings in itertools.groupby(self.findings, lambda finding: finding.place):

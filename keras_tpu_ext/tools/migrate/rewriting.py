@@ -10,11 +10,12 @@ from keras_tpu_ext.tools.migrate import functions, imports, keras_calls, old_ker
 from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.names import chain
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
-from keras_tpu_ext.tools.migrate.special_calls import NO_SPACE
+from keras_tpu_ext.tools.migrate.special_calls import set_trainable
 from keras_tpu_ext.tools.migrate.strategies import Strategies, is_about_tpus
 from keras_tpu_ext.tools.migrate.tables.out_of_reach import LOOPS, STEPS, out_of_reach
-from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS
+from keras_tpu_ext.tools.migrate.tables.stand_ins import STAND_INS, instead
 from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
+from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 
 _OF_LABELS = "whether labels have the dimensions of predictions, which Keras 3 gives them only in its own losses"
 _METHODS = {"reset_states": "reset_state"}
@@ -69,6 +70,10 @@ class _Modernizer(cst.CSTTransformer):
             return updated_node
         return self._reference(original_node, updated_node)
 
+    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
+        set_trainable(self._context, original_node)
+        return updated_node
+
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> Any:
         return old_keras.history_key(self._context, original_node, updated_node) or updated_node
 
@@ -115,9 +120,6 @@ class _Modernizer(cst.CSTTransformer):
             self._context.undecided(original_node, "@tf.function", "whether the function gets values of Keras")
         return updated_node
 
-    def leave_WithItem(self, original_node: cst.WithItem, updated_node: cst.WithItem) -> Any:
-        return updated_node
-
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         made: Any = super().on_leave(original_node, updated_node)
         if original_node in self._strategies.statements:
@@ -138,13 +140,10 @@ class _Modernizer(cst.CSTTransformer):
             return updated
         module, _, last = name.rpartition(".")
         if module in STAND_INS and module != "kaggle_datasets":
-            known = last in STAND_INS[module] or name in STAND_INS
-            if known:
+            if last in STAND_INS[module] or name in STAND_INS:
                 context.mapped(original, context.name(original), "its stand-in, by the drop-in", on_dropin=True)
             else:
-                context.out_of_reach(
-                    original, context.name(original), "the same in keras.ops, in a class of your own"
-                )
+                context.out_of_reach(original, context.name(original), instead(name))
             return updated
         if name.startswith("kaggle_datasets.KaggleDatasets"):
             context.mapped(

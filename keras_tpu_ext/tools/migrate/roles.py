@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst import metadata
 
-from keras_tpu_ext.tools.migrate.names import Names, chain
+from keras_tpu_ext.tools.migrate.names import Names, chain, keyword
 
 MODEL, DATA, EAGER = "in a model", "in an input pipeline", "elsewhere"
 FunctionNode = cst.FunctionDef | cst.Lambda
@@ -51,12 +51,12 @@ class Roles:
         self.returns: dict[FunctionNode, list[cst.BaseExpression]] = defaultdict(list)
         self._roles: dict[FunctionNode, set[str]] = defaultdict(set)
         self._called_by: list[tuple[cst.Call, FunctionNode]] = []  # where each function is called, also by `tf.cond`
-        collector = _Collector(self)
-        wrapper.module.visit(collector)
+        self.all_calls: list[cst.Call] = []
+        wrapper.module.visit(_Collector(self))
         self._seed_classes()
-        for call in collector.calls:
+        for call in self.all_calls:
             self._seed_call(call)
-        self._spread(collector.calls)
+        self._spread()
 
     def of(self, node: cst.CSTNode) -> set[str]:
         """Return the roles of the code in which `node` stands; empty if nothing says any."""
@@ -92,6 +92,15 @@ class Roles:
             return name.startswith(_MODEL_CLASSES) or name.startswith("tensorflow_addons.")
         return any(self.is_model_class(self.names.of(base.value)) for base in node.bases)
 
+    def calls_of(self, *names: str) -> list[cst.Call]:
+        """Return the calls of functions with these full names, or of methods of whatever with these names."""
+        return [
+            call
+            for call in self.all_calls
+            if self.names.of(call.func) in names
+            or (isinstance(call.func, cst.Attribute) and call.func.attr.value in names)
+        ]
+
     def called(self, call: cst.Call) -> FunctionNode | None:
         """Return the program's function that a call calls; methods of `self`, too."""
         return self._function(call.func)
@@ -125,11 +134,11 @@ class Roles:
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else name.rpartition(".")[2]
         of_keras = name.startswith("keras.") and self.is_model_class(name)
         for arg in call.args:
-            keyword = arg.keyword.value if arg.keyword is not None else ""
-            if keyword == "custom_objects" or self._takes_custom_objects(call):
+            name_of_arg = keyword(arg)
+            if name_of_arg == "custom_objects" or self._takes_custom_objects(call):
                 self._mark(arg.value, MODEL)
             elif method in ("compile", "add_loss", "add_metric") or of_keras:
-                in_model = keyword in _IN_MODEL_KEYWORDS or keyword.endswith(_IN_MODEL_ENDS) or not keyword
+                in_model = name_of_arg in ("", *_IN_MODEL_KEYWORDS) or name_of_arg.endswith(_IN_MODEL_ENDS)
                 self._mark(arg.value, MODEL if in_model else EAGER)
             elif method in _OF_DATASETS:
                 self._mark(arg.value, DATA)
@@ -180,9 +189,9 @@ class Roles:
         elif name := self.names.of(node):
             yield from self.names.values.get(name, ())
 
-    def _spread(self, calls: list[cst.Call]) -> None:
+    def _spread(self) -> None:
         """Give each function the roles of those that call it, until nothing changes."""
-        edges = [*self._called_by, *((call, self.called(call)) for call in calls)]
+        edges = [*self._called_by, *((call, self.called(call)) for call in self.all_calls)]
         changed = True
         while changed:
             changed = False
@@ -198,7 +207,6 @@ class Roles:
 class _Collector(cst.CSTVisitor):
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
-        self.calls: list[cst.Call] = []
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._roles.functions[self._roles.name_of(node)] = node
@@ -207,7 +215,7 @@ class _Collector(cst.CSTVisitor):
         self._roles.classes[self._roles.name_of(node)] = node
 
     def visit_Call(self, node: cst.Call) -> None:
-        self.calls.append(node)
+        self._roles.all_calls.append(node)
         if name := self._roles.names.of(node.func):
             self._roles.calls[name].append(node)
 

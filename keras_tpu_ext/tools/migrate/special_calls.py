@@ -8,8 +8,11 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.old_keras import DROPIN
+from keras_tpu_ext.tools.migrate.keras_names import DROPIN
+from keras_tpu_ext.tools.migrate.names import keyword
+from keras_tpu_ext.tools.migrate.roles import FunctionNode
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
+from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 
 _METRICS = KERAS_NAMES["keras.metrics"]
 _NEW_FILE = re.compile(r"\.keras[\"']$")
@@ -18,11 +21,11 @@ _ANY_FILE = re.compile(r"\.(keras|h5|hdf5)[\"']$")
 
 def of_compile(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return `compile` with its metrics as Keras 3 wants them: in a list, for each output, by names of their own."""
-    losses = next((arg.value for arg in original.args if _keyword(arg) == "loss"), None)
+    losses = next((arg.value for arg in original.args if keyword(arg) == "loss"), None)
     outputs = len(losses.elements) if isinstance(losses, (cst.List, cst.Dict)) else 1
     args = []
     for before, arg in zip(original.args, updated.args, strict=True):
-        if _keyword(arg) in ("metrics", "weighted_metrics"):
+        if keyword(arg) in ("metrics", "weighted_metrics"):
             arg = arg.with_changes(value=_metrics(context, before.value, arg.value, outputs))
         args.append(arg)
     return (
@@ -34,13 +37,14 @@ def of_compile(context: Context, original: cst.Call, updated: cst.Call) -> cst.C
 
 def schedule_of_floats(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return `LearningRateScheduler(f)` so that it gets floats, where `f` computes with TensorFlow."""
-    if not updated.args or not any(
-        _uses_tensorflow(context, one) for one in context.roles.functions_in(original.args[0].value)
-    ):
+    functions = context.roles.functions_in(original.args[0].value) if original.args else ()
+    if not any(_uses_tensorflow(context, one) and not _returns_floats(context, one) for one in functions):
         return updated
     context.mapped(original, "a schedule that returns a tensor", "float(...)")
-    code = context.wrapper.module.code_for_node(updated.args[0].value)
-    made = cst.parse_expression(f"lambda *args: float(({code})(*args))")
+    schedule = updated.args[0].value
+    code = context.wrapper.module.code_for_node(schedule)
+    code = code if isinstance(schedule, (cst.Name, cst.Attribute, cst.Call)) else f"({code})"
+    made = cst.parse_expression(f"lambda *args: float({code}(*args))")
     return updated.with_changes(args=[updated.args[0].with_changes(value=made), *updated.args[1:]])
 
 
@@ -53,13 +57,46 @@ def load_model(context: Context, original: cst.Call) -> None:
         context.mapped(original, "load_model(.h5)", DROPIN, on_dropin=True)
 
 
+def check_monitor(context: Context, original: cst.Call, name: str) -> None:
+    """Say where Keras 2 took smaller for better by what is monitored, and Keras 3 asks the metric, or refuses."""
+    place = {"EarlyStopping": 0, "ReduceLROnPlateau": 0, "ModelCheckpoint": 1}.get(name.rpartition(".")[2], -1)
+    arg = next((arg for arg in original.args if keyword(arg) == "monitor"), None)
+    positional = [arg for arg in original.args if arg.keyword is None]
+    arg = positional[place] if arg is None and 0 <= place < len(positional) else arg
+    mode = next((context.code(arg.value) for arg in original.args if keyword(arg) == "mode"), "'auto'")
+    if arg is None or place < 0 or "auto" not in mode or len(positional) > 4:
+        return
+    code = context.code(arg.value)
+    if "loss" not in code and "acc" not in code:
+        context.mapped(original, f"monitor={code} without mode=", DROPIN, on_dropin=True)
+
+
+def add_loss(context: Context, original: cst.Call) -> None:
+    """Say that a loss outside of a layer's `call` needs the drop-in."""
+    assert isinstance(original.func, cst.Attribute)
+    if context.values.is_model(original.func.value):
+        context.mapped(original, "model.add_loss()", DROPIN, on_dropin=True)
+
+
+def set_trainable(context: Context, original: cst.Assign) -> None:
+    """Say where a model is frozen after it was compiled: Keras 2 went on as it was compiled."""
+    target = original.targets[0].target
+    if not m.matches(target, m.Attribute(attr=m.Name("trainable"))):
+        return
+    assert isinstance(target, cst.Attribute)
+    model, here = context.names.of(target.value), context.line(original)
+    compiled = [context.line(call) for call in context.roles.calls.get(f"{model}.compile", ())]
+    if model and any(line < here for line in compiled) and not any(line > here for line in compiled):
+        context.mapped(original, "trainable= after compile", DROPIN, on_dropin=True)
+
+
 def save(context: Context, original: cst.Call) -> None:
     """Say that Keras 3 saves no model into a folder."""
     assert isinstance(original.func, cst.Attribute)
     path = original.args[0].value if original.args else None
     is_file = not isinstance(path, cst.SimpleString) or _ANY_FILE.search(path.value)
     has_format = any(
-        _keyword(arg) in ("save_format", "include_optimizer", "signatures", "options") for arg in original.args
+        keyword(arg) in ("save_format", "include_optimizer", "signatures", "options") for arg in original.args
     )
     if context.values.is_callable_of_keras(original.func.value) and (not is_file or has_format):
         context.mapped(original, ".save()", DROPIN, on_dropin=True)
@@ -69,7 +106,7 @@ def build(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return `model.build(shape)`, of one of the program's classes, as a call: Keras 3 builds it in no other way."""
     assert isinstance(original.func, cst.Attribute)
     assert isinstance(updated.func, cst.Attribute)
-    if len(original.args) != 1 or not context.values.is_own_model(original.func.value):
+    if len(original.args) != 1 or not context.values.is_model(original.func.value, own=True):
         return updated
     if not isinstance(original.args[0].value, (cst.Tuple, cst.List)):
         context.mapped(original, "model.build()", DROPIN, on_dropin=True)
@@ -78,9 +115,6 @@ def build(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     shape = updated.args[0].with_changes(keyword=cst.Name("batch_shape"), equal=NO_SPACE)
     inputs = cst.Call(cst.parse_expression("keras.Input"), [shape])
     return updated.with_changes(func=updated.func.value, args=[cst.Arg(inputs)])
-
-
-NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def _metrics(
@@ -115,6 +149,11 @@ def _is_one_metric(context: Context, value: cst.BaseExpression) -> bool:
     return isinstance(value, cst.SimpleString) or name in context.roles.functions or name.startswith("keras.metrics.")
 
 
+def _returns_floats(context: Context, function: FunctionNode) -> bool:
+    returns = [function.body] if isinstance(function, cst.Lambda) else context.roles.returns[function]
+    return all(m.matches(one, m.Call(func=m.Name("float"))) for one in returns)
+
+
 def _uses_tensorflow(context: Context, function: cst.CSTNode) -> bool:
     nodes = [function]
     while nodes:
@@ -123,7 +162,3 @@ def _uses_tensorflow(context: Context, function: cst.CSTNode) -> bool:
             return True
         nodes += node.children
     return False
-
-
-def _keyword(arg: cst.Arg) -> str:
-    return "" if arg.keyword is None else arg.keyword.value

@@ -8,7 +8,6 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.names import Names
 from keras_tpu_ext.tools.migrate.program import Place
 from keras_tpu_ext.tools.migrate.tables.tpu import RESOLVERS, STRATEGIES, STRATEGY_ATTRIBUTES, TPU
 
@@ -37,15 +36,11 @@ class Strategies:
         self.renamed: dict[str, str] = {}
         self.inside: set[int] = set()
         self.why_not = ""
-        self._setup_calls: list[cst.Call] = []
         self._resolvers: set[str] = set()
         self._functions: set[str] = set()
         self._flags: set[str] = set()  # variables that only say what was found
-        collector = _Collector(self._names)
-        context.wrapper.module.visit(collector)
-        self._setup_calls, self._other = collector.calls, collector.references
-        self.has_any = bool(self._setup_calls)
-        if self.has_any:
+        self._setup_calls = [one for one in context.roles.all_calls if is_about_tpus(self._names.of(one.func), one)]
+        if self._setup_calls:
             self._find()
 
     def is_strategy(self, node: cst.CSTNode) -> bool:
@@ -180,8 +175,11 @@ class Strategies:
             is_asked = name in STRATEGIES and isinstance(self._context.parents.get(call), cst.Attribute)
             if id(call) not in self.inside and not is_asked:
                 self._refuse(f"{self._place(call)} sets up a TPU and does more")
-        if self._other:
-            self._refuse(f"{self._context.name(self._other[0])} is used without a call")
+        called = {id(inner) for call in self._setup_calls for inner in _all_nodes(call.func)}
+        for node in _all_nodes(self._context.wrapper.module):
+            name = self._names.of(node) if isinstance(node, cst.Attribute) and id(node) not in called else ""
+            if name in TPU and ".list_" not in name:
+                self._refuse(f"{self._context.name(node)} is used without a call")
 
     def _refuse(self, why_not: str) -> None:
         self.why_not = self.why_not or why_not
@@ -236,23 +234,3 @@ def _all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
         yield from _all_nodes(child)
-
-
-class _Collector(cst.CSTVisitor):
-    """Collects calls of TensorFlow's names for TPUs, and where these names are not called."""
-
-    def __init__(self, names: Names) -> None:
-        self._of = names.of
-        self.calls: list[cst.Call] = []
-        self.references: list[cst.Attribute] = []
-        self._functions: set[int] = set()
-
-    def visit_Call(self, node: cst.Call) -> None:
-        if is_about_tpus(self._of(node.func), node):
-            self.calls.append(node)
-            self._functions.update(id(inner) for inner in _all_nodes(node.func))
-
-    def visit_Attribute(self, node: cst.Attribute) -> None:
-        name = self._of(node)
-        if name in TPU and id(node) not in self._functions and ".list_" not in name:
-            self.references.append(node)

@@ -6,14 +6,13 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
 
 _ATOMIC = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString, cst.List, cst.Dict)
 _BUILTIN = ("len", "tuple")
-_NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+NO_SPACE = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +27,16 @@ class Form:
     def expression(self) -> cst.BaseExpression:
         """The new expression, with parameters as names."""
         return cst.parse_expression(self.code)
+
+    @property
+    def slots(self) -> re.Pattern[str]:
+        """What finds parameters in the new expression, with what makes them optional: `, axis=axis or 0`."""
+        names = "|".join({*self.parameters} - {"-"})
+        return re.compile(
+            rf"""(?P<comma>,\ )?(?P<keyword>\b\w+=)?(?<![\w."])(?P<name>{names})(?![\w("]|=[^=])
+            (\ or\ (?P<default>[-\w."]+(\(\))?))?""",
+            re.VERBOSE,
+        )
 
 
 def render(row: str, call: cst.Call) -> cst.BaseExpression | None:
@@ -92,9 +101,9 @@ def _bind(form: Form, call: cst.Call) -> dict[str, cst.BaseExpression] | None:
             return None
         if code not in ("INT", "ANY"):
             del given[name]
-    collector = _Required(form)
-    form.expression.visit(collector)
-    return given if collector.required <= given.keys() and given.keys() <= collector.used else None
+    slots = [*form.slots.finditer(form.code)]
+    required = {slot["name"] for slot in slots if not (slot["keyword"] or slot["default"])}
+    return given if required <= given.keys() <= {slot["name"] for slot in slots} else None
 
 
 def _is_value(value: cst.BaseExpression, code: str) -> bool:
@@ -102,7 +111,11 @@ def _is_value(value: cst.BaseExpression, code: str) -> bool:
         return isinstance(value, cst.Integer)
     if code == "ANY":
         return not isinstance(value, (cst.List, cst.Tuple))
-    return cst.Module([]).code_for_node(value).replace("'", '"') == code
+    return _code_of(value).replace("'", '"') == code
+
+
+def _code_of(value: cst.BaseExpression) -> str:
+    return cst.Module([]).code_for_node(value)
 
 
 def _renamed(form: Form, call: cst.Call) -> cst.Call | None:
@@ -131,87 +144,22 @@ def _renamed(form: Form, call: cst.Call) -> cst.Call | None:
 def _with_keyword(arg: cst.Arg, keyword: cst.Name | None) -> cst.Arg:
     if keyword is None:
         return arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-    return arg.with_changes(keyword=keyword, equal=arg.equal if arg.keyword is not None else _NO_SPACE)
+    return arg.with_changes(keyword=keyword, equal=arg.equal if arg.keyword is not None else NO_SPACE)
 
 
 def _filled(form: Form, given: Mapping[str, cst.BaseExpression]) -> cst.BaseExpression:
-    made = form.expression.visit(_Filler(form, given))
-    assert isinstance(made, cst.BaseExpression)
-    return made
+    """Return the new expression with values in place of parameters."""
 
-
-class _Required(cst.CSTVisitor):
-    """Collects the parameters that an expression uses, and those that it cannot do without."""
-
-    def __init__(self, form: Form) -> None:
-        self._form = form
-        self.used: set[str] = set()
-        self.required: set[str] = set()
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        if (name := _optional(node, self._form)) is not None:
-            self.used.add(name)
-        else:
-            node.value.visit(self)
-        return False
-
-    def visit_Name(self, node: cst.Name) -> None:
-        if node.value in self._form.parameters:
-            self.used.add(node.value)
-            self.required.add(node.value)
-
-
-class _Filler(cst.CSTTransformer):
-    """Puts values in place of parameters."""
-
-    def __init__(self, form: Form, given: Mapping[str, cst.BaseExpression]) -> None:
-        self._form, self._given = form, given
-
-    def visit_Attribute_attr(self, node: cst.Attribute) -> None:
-        return None
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
-        return updated_node.with_changes(attr=original_node.attr)
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
-        value = self._given.get(original_node.value)
+    def fill(slot: re.Match[str]) -> str:
+        before = (slot["comma"] or "") + (slot["keyword"] or "")
+        value = given.get(slot["name"])
         if value is None:
-            return updated_node
-        if isinstance(value, _ATOMIC) or value.lpar:
-            return value
-        return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            return before + slot["default"] if slot["default"] else ""
+        code = _code_of(value)
+        is_argument = (before or form.code[slot.start() - 1] == "(") and form.code[slot.end()] in ",)"
+        return before + (code if is_argument or isinstance(value, _ATOMIC) or value.lpar else f"({code})")
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        if len(updated_node.args) == len(original_node.args):
-            return updated_node
-        *others, last = updated_node.args
-        return updated_node.with_changes(args=[*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
-
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> Any:
-        updated_node = updated_node.with_changes(keyword=original_node.keyword)
-        name = _optional(original_node, self._form)
-        if name is None:
-            if isinstance(original_node.value, cst.Name) and original_node.value.value in self._given:
-                return updated_node.with_changes(value=self._given[original_node.value.value])
-            return updated_node
-        if name in self._given:
-            return updated_node.with_changes(value=self._given[name])
-        value = original_node.value
-        return (
-            updated_node.with_changes(value=value.right)
-            if isinstance(value, cst.BooleanOperation)
-            else cst.RemoveFromParent()
-        )
-
-
-def _optional(arg: cst.Arg, form: Form) -> str | None:
-    """Return the parameter of `axis=axis` or `axis or 0`, which may be left out."""
-    value: cst.BaseExpression = arg.value
-    if isinstance(value, cst.BooleanOperation):
-        value = value.left
-    elif arg.keyword is None:
-        return None
-    return value.value if isinstance(value, cst.Name) and value.value in form.parameters else None
+    return cst.parse_expression(form.slots.sub(fill, form.code))
 
 
 def function_of(row: str) -> str:

@@ -6,11 +6,12 @@ from typing import Any
 
 import libcst as cst
 
-from keras_tpu_ext.tools.migrate.names import chain
+from keras_tpu_ext.tools.migrate.names import chain, keyword
 from keras_tpu_ext.tools.migrate.roles import FunctionNode, Roles
 
 KERAS, PLAIN, UNKNOWN = "Keras", "plain", "unknown"
 
+_MODELS = ("keras.Model", "keras.Sequential", "keras.models.", "keras.applications.")
 _INPUTS = ("keras.Input", "keras.layers.Input")
 _PLAIN_MODULES = ("tf.", "numpy.", "math.", "builtins.", "pandas.", "sklearn.", "os.", "json.", "glob.", "random.")
 _PLAIN_METHODS = (
@@ -38,7 +39,9 @@ class Values:
 
     def kind(self, node: cst.CSTNode) -> str:
         """Return `KERAS`, `PLAIN` or `UNKNOWN`."""
-        if node in self._busy or len(self._busy) > _DEPTH:
+        if node in self._busy:
+            return ""  # what a variable is made of itself says nothing of it
+        if len(self._busy) > _DEPTH:
             return UNKNOWN
         self._busy.add(node)
         try:
@@ -65,11 +68,15 @@ class Values:
         finally:
             self._busy.discard(node)
 
-    def is_own_model(self, node: cst.CSTNode) -> bool:
-        """Return whether an expression is an object of one of the program's classes."""
+    def is_model(self, node: cst.CSTNode, *, own: bool = False) -> bool:
+        """Return whether an expression is a model; with `own`, one of the program's classes."""
         values = self._names.values.get(self._names.of(node), ())
         made = [self._names.of(value.func) for value in values if isinstance(value, cst.Call)]
-        return any(name in self._roles.classes and self._roles.is_model_class(name) for name in made)
+        return any(
+            (name in self._roles.classes and self._roles.is_model_class(name))
+            or (not own and name.startswith(_MODELS))
+            for name in made
+        )
 
     def _kind(self, node: cst.CSTNode) -> str:
         if isinstance(node, _LITERALS):
@@ -93,10 +100,8 @@ class Values:
         return self._of_name(node)
 
     def _of_all(self, nodes: Any) -> str:
-        kinds = {self.kind(node) for node in nodes}
-        if KERAS in kinds:
-            return KERAS
-        return PLAIN if kinds <= {PLAIN} else UNKNOWN
+        nodes = [*nodes]
+        return _joined({self.kind(node) for node in nodes}, "" if nodes else PLAIN)
 
     def _of_call(self, node: cst.Call) -> str:
         name = self._names.of(node.func)
@@ -134,9 +139,7 @@ class Values:
         function = self._parameter_of(node, name)
         if function is not None:
             kinds.add(self._of_parameter(function, name.rpartition(".")[2]))
-        if KERAS in kinds:
-            return KERAS
-        return PLAIN if kinds == {PLAIN} else UNKNOWN
+        return _joined(kinds, UNKNOWN)
 
     def _parameter_of(self, node: cst.CSTNode, name: str) -> FunctionNode | None:
         """Return the function of which a name is a parameter."""
@@ -151,18 +154,18 @@ class Values:
         """Return what a parameter is, by what the function is called with."""
         if not isinstance(function, cst.FunctionDef):
             return UNKNOWN
-        place = (
-            [one.name.value for one in function.params.params].index(name)
-            if name in [one.name.value for one in function.params.params]
-            else None
-        )
+        names = [one.name.value for one in function.params.params]
+        place = names.index(name) if name in names else None
         kinds = set()
         for call in self._roles.calls.get(self._roles.name_of(function), ()):
             for index, arg in enumerate(call.args):
-                if (arg.keyword is not None and arg.keyword.value == name) or (
-                    arg.keyword is None and index == place
-                ):
+                if keyword(arg) == name or (arg.keyword is None and index == place):
                     kinds.add(self.kind(arg.value))
-        if KERAS in kinds:
-            return KERAS
-        return PLAIN if kinds == {PLAIN} else UNKNOWN
+        return _joined(kinds, UNKNOWN)
+
+
+def _joined(kinds: set[str], nothing: str) -> str:
+    """Return what a value is that is made of values of these kinds; `nothing` if there are none."""
+    if KERAS in kinds or UNKNOWN in kinds:
+        return KERAS if KERAS in kinds else UNKNOWN
+    return PLAIN if PLAIN in kinds else nothing

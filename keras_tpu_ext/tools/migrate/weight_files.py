@@ -8,24 +8,60 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.keras_names import DROPIN
+from keras_tpu_ext.tools.migrate.names import keyword
 
 _OLD_FILE = re.compile(r"(?<!\.weights)\.h5(?=[\"']+$)")
+_CHECKPOINT = "keras.callbacks.ModelCheckpoint"
 
 
 def with_weights_file(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
-    """Return a call whose file of weights ends with `.weights.h5`."""
-    for place, arg in enumerate(updated.args):
-        if place and (arg.keyword is None or arg.keyword.value not in ("filepath", "filename")):
-            continue
-        value = _weights_file(arg.value)
-        if value is None:
-            if not isinstance(arg.value, cst.BaseString) or ".weights.h5" not in context.code(original):
-                context.mapped(original, "a file of weights", "what it meant, by the drop-in", on_dropin=True)
-            return updated
-        context.mapped(original, '".h5"', '".weights.h5"')
-        args = [*updated.args[:place], arg.with_changes(value=value), *updated.args[place + 1 :]]
-        return updated.with_changes(args=args)
-    return updated
+    """Return a call whose file of weights ends with `.weights.h5`, if the program writes each file that it reads."""
+    file = _file(context, original)
+    if file is None:
+        return updated
+    name = context.code(file.value)
+    if isinstance(file.value, cst.BaseString) and ".weights.h5" in name:
+        return updated
+    place = original.args.index(file)
+    value = _weights_file(updated.args[place].value)
+    if value is None or not _is_written(context):
+        context.mapped(original, f"the file of weights {name}", DROPIN, on_dropin=True)
+        return updated
+    context.mapped(original, '".h5"', '".weights.h5"')
+    args = [*updated.args]
+    args[place] = args[place].with_changes(value=value)
+    return updated.with_changes(args=args)
+
+
+def _file(context: Context, call: cst.Call) -> cst.Arg | None:
+    """Return the argument of a call that is a file of weights."""
+    if context.names.of(call.func) == _CHECKPOINT:
+        only_weights = m.Arg(keyword=m.Name("save_weights_only"), value=m.Name("True"))
+        fifth = call.args[4:5] if all(arg.keyword is None for arg in call.args[:5]) else ()
+        if not any(m.matches(arg, only_weights) for arg in call.args) and not any(
+            m.matches(arg.value, m.Name("True")) for arg in fifth
+        ):
+            return None
+    elif not m.matches(call.func, m.Attribute(attr=m.Name("save_weights") | m.Name("load_weights"))):
+        return None
+    return next((arg for arg in call.args if keyword(arg) in ("filepath", "filename")), None) or next(
+        (arg for arg in call.args[:1] if arg.keyword is None), None
+    )
+
+
+def _is_written(context: Context) -> bool:
+    """Return whether the program writes each file of weights that it reads, and names these files nowhere else."""
+    written: list[str] = []
+    read: list[str] = []
+    for call in context.roles.calls_of("save_weights", "load_weights", _CHECKPOINT):
+        if (file := _file(context, call)) is not None:
+            is_read = m.matches(call.func, m.Attribute(attr=m.Name("load_weights")))
+            (read if is_read else written).append(context.wrapper.module.code_for_node(file.value))
+    text = context.program.text
+    return {*read} <= {*written} and all(
+        text.count(one) == (written + read).count(one) for one in {*written} if _OLD_FILE.search(one)
+    )
 
 
 def _weights_file(value: cst.BaseExpression) -> cst.BaseExpression | None:

@@ -1,94 +1,48 @@
-"""Functions of the old `keras.backend`, and the same in Keras 3; written as in `tensorflow.py`."""
+"""Functions of the old `keras.backend`, and the same in Keras 3; written as in `tensorflow.py`.
+
+All others are on the drop-in only.
+"""
 
 from __future__ import annotations
 
-from keras_tpu_ext.tools.migrate.tables.rows import read_rows
+from keras_tpu_ext.tools.migrate.tables.rows import read_functions, read_rows
 
-BACKEND: dict[str, str] = read_rows("""
-abs: abs(x)
-all: all(x, axis=axis, keepdims=keepdims)
-any: any(x, axis=axis, keepdims=keepdims)
+BACKEND: dict[str, str] = read_functions("""
+abs, cos, exp, log, relu, round, shape, sigmoid, sign, sin, softplus, softsign, square, tanh, transpose: F(x)
+all, any, max, mean, min, prod, std, sum, var: F(x, axis=axis, keepdims=keepdims)
 arange: arange(start, stop=stop, step=step, dtype=dtype or "int32")
-argmax: argmax(x, axis=axis or -1)
-argmin: argmin(x, axis=axis or -1)
-batch_dot, batch_get_value, batch_set_value, batch_normalization, bias_add, conv1d, conv2d, conv2d_transpose, conv3d:
-batch_flatten:
+argmax, argmin: F(x, axis=axis or -1)
 binary_crossentropy: target output from_logits -> binary_crossentropy(target, output, from_logits=from_logits)
-categorical_crossentropy: target output from_logits axis ->
-  categorical_crossentropy(target, output, from_logits=from_logits, axis=axis)
-sparse_categorical_crossentropy: target output from_logits axis ->
-  sparse_categorical_crossentropy(target, output, from_logits=from_logits, axis=axis)
+categorical_crossentropy, sparse_categorical_crossentropy: target output from_logits axis -> F(target, output,
+  from_logits=from_logits, axis=axis)
 cast: cast(x, dtype)
 cast_to_floatx: cast(x, keras.config.floatx())
 clip: clip(x, min_value, max_value)
 concatenate: concatenate(tensors, axis=axis or -1)
 constant: convert_to_tensor(value, dtype=dtype or keras.config.floatx())
-cos: cos(x)
-cumsum: cumsum(x, axis=axis or 0)
-cumprod: cumprod(x, axis=axis or 0)
-dot: dot(x, y)
+cumsum, cumprod: F(x, axis=axis or 0)
+dot, equal, greater, greater_equal, less, less_equal, maximum, minimum, not_equal: F(x, y)
 elu: elu(x, alpha=alpha)
-equal: equal(x, y)
-exp: exp(x)
 expand_dims: expand_dims(x, axis or -1)
 eye: eye(size, dtype=dtype)
 flatten: reshape(x, (-1,))
 gather: take(reference, indices, axis=0)
-greater: greater(x, y)
-greater_equal: greater_equal(x, y)
 hard_sigmoid: clip(0.2 * x + 0.5, 0.0, 1.0)
 int_shape: tuple(x.shape)
 l2_normalize: normalize(x, axis)
-less: less(x, y)
-less_equal: less_equal(x, y)
-log: log(x)
-max: max(x, axis=axis, keepdims=keepdims)
-maximum: maximum(x, y)
-mean: mean(x, axis=axis, keepdims=keepdims)
-min: min(x, axis=axis, keepdims=keepdims)
-minimum: minimum(x, y)
 ndim: len(x.shape)
-not_equal: not_equal(x, y)
 one_hot: one_hot(indices, num_classes)
-ones: ones(shape, dtype=dtype)
-ones_like: ones_like(x, dtype=dtype)
+ones, zeros: F(shape, dtype=dtype)
+ones_like, zeros_like: F(x, dtype=dtype)
 permute_dimensions: transpose(x, axes=pattern)
 pow: power(x, a)
-prod: prod(x, axis=axis, keepdims=keepdims)
-relu: relu(x)
 repeat_elements: repeat(x, rep, axis=axis)
 reshape: reshape(x, shape)
 reverse: flip(x, axis=axes)
-round: round(x)
-shape: shape(x)
-sigmoid: sigmoid(x)
-sign: sign(x)
-sin: sin(x)
-softmax: softmax(x, axis=axis)
-softplus: softplus(x)
-softsign: softsign(x)
+softmax, squeeze, stack: F(x, axis=axis)
 sqrt: sqrt(maximum(x, 0.0))
-square: square(x)
-squeeze: squeeze(x, axis=axis)
-stack: stack(x, axis=axis)
-std: std(x, axis=axis, keepdims=keepdims)
 stop_gradient: stop_gradient(variables)
-sum: sum(x, axis=axis, keepdims=keepdims)
-tanh: tanh(x)
 tile: tile(x, n)
-transpose: transpose(x)
-var: var(x, axis=axis, keepdims=keepdims)
-zeros: zeros(shape, dtype=dtype)
-zeros_like: zeros_like(x, dtype=dtype)
-categorical_focal_crossentropy, random_normal_variable, random_uniform_variable, separable_conv2d:
-spatial_3d_padding, count_params:
-ctc_batch_cost, ctc_decode, depthwise_conv2d, dropout, dtype, eval, foldl, foldr, function:
-get_value, gradients, identity, in_top_k, in_train_phase, is_keras_tensor, learning_phase, logsumexp, map_fn:
-moving_average_update, name_scope, pool2d, pool3d, print_tensor, random_bernoulli, random_normal, random_uniform:
-repeat:
-resize_images, rnn, set_learning_phase, set_value, spatial_2d_padding, switch, temporal_padding:
-truncated_normal:
-update, update_add, update_sub, variable:
 """)
 
 # What has the same meaning wherever it is called, in a model or not.

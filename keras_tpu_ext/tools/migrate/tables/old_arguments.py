@@ -27,24 +27,41 @@ keras.regularizers.l2, keras.regularizers.L2: l=l2
 keras.models.Model, keras.Model: input=inputs output=outputs
 keras.callbacks.ModelCheckpoint: period=? options=- load_weights_on_restart=?
 keras.callbacks.ReduceLROnPlateau: epsilon=min_delta
+keras.callbacks.EarlyStopping: restore_best_weights=?
 keras.callbacks.TensorBoard: write_grads=- batch_size=- profile_batch=profile_batch
 keras.losses.*: reduction=reduction
 """)
 
 # By the method's name, on any value: too special to be anything else's.
 METHOD_ARGUMENTS: dict[str, dict[str, str]] = _arguments("""
-fit, evaluate, predict: workers=- use_multiprocessing=- max_queue_size=-
+fit, evaluate, predict: workers=- use_multiprocessing=- max_queue_size=- max_q_size=- pickle_safe=- nb_worker=-
+  nb_epoch=epochs samples_per_epoch=steps_per_epoch nb_val_samples=validation_steps val_samples=steps
 compile: experimental_run_tf_function=- experimental_steps_per_execution=steps_per_execution
-  sample_weight_mode=? target_tensors=?
+  sample_weight_mode=- target_tensors=- options=- run_metadata=- distribute=- pss_evaluation_shards=-
 """)
 
-# The new name, and the old parameters in their order, with their new names where these are others.
+# By the class or function: parameters in their order, `-` any; those that are named had another default.
+DEFAULTS: dict[str, str] = read_rows("""
+keras.regularizers.l1_l2: l1 l2
+keras.layers.AveragePooling1D, keras.layers.AveragePooling2D, keras.layers.AveragePooling3D: pool_size
+keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D: - - - - - - - recurrent_activation
+""")
+
+# Methods whose parameters had another order, in that order.
+ORDERS: dict[str, str] = read_rows("""
+compile: optimizer loss metrics loss_weights weighted_metrics run_eagerly steps_per_execution jit_compile
+add_weight: name shape dtype initializer regularizer trainable constraint
+""")
+
+# The new name, and the old parameters in their order, with their new names where these are others; only the drop-in
+# has one without a name.
 METHODS: dict[str, str] = read_rows("""
 fit_generator: fit generator=x steps_per_epoch epochs verbose callbacks validation_data validation_steps
   validation_freq class_weight max_queue_size=- workers=- use_multiprocessing=- shuffle initial_epoch
 evaluate_generator: evaluate generator=x steps callbacks max_queue_size=- workers=- use_multiprocessing=- verbose
 predict_generator: predict generator=x steps callbacks max_queue_size=- workers=- use_multiprocessing=- verbose
 reset_states: reset_state
+predict_classes, _make_predict_function, _make_train_function, _make_test_function:
 """)
 
 # Modules of optimizers that Keras 3 has under another name, with the same classes.

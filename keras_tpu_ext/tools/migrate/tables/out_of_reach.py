@@ -5,21 +5,13 @@ from __future__ import annotations
 from keras_tpu_ext.tools.migrate.tables.rows import read_rows
 
 _FIT = "model.compile(...) and model.fit(...), or a keras_tpu_ext.TPUModel with its own train_step"
-_HUB = "the same network from keras.applications or keras_hub"
 
-OUT_OF_REACH: dict[str, str] = read_rows(f"""
-tf.GradientTape: {_FIT}
-tf.gradients: {_FIT}
-tf.Session, tf.placeholder, tf.get_variable, tf.global_variables_initializer: eager code, or keras.layers
-tf.compat.v1: eager code, or keras.layers
-tf.estimator: {_FIT}
-tf.contrib: the layer, loss or optimizer of keras
-tf.saved_model: model.save("model.keras") and keras.models.load_model
-tensorflow_hub: {_HUB}
+# Packages: what a program is to write that imports them.
+PACKAGES: dict[str, str] = read_rows("""
+tensorflow_hub: the same network from keras.applications or keras_hub
 tensorflow_probability: keras.ops and keras.random
 tensorflow_text: the tokenizers of keras_hub, in the tf.data pipeline
 tensorflow_recommenders: keras_rs, or a keras.Model of your own
-transformers.TF*: the same network from keras_hub
 segmentation_models: the network in keras.layers, on the outputs of layers of keras.applications
 classification_models, keras_applications: keras.applications
 keras_contrib: keras, or tensorflow_addons, which has a stand-in
@@ -30,10 +22,56 @@ tf_explain: the program without it
 official, bert, keras_bert: keras_hub.models
 """)
 
+# Functions on values of JAX: the size of their results depends on the data.
+_PIPELINE, _AFTER = "the call in the tf.data pipeline", "the call after predict, on the arrays that it returns"
+OF_DATA: dict[str, str] = read_rows(f"""
+boolean_mask: tf.where(mask, x, 0.0), and divide by the sum of the mask
+dynamic_partition: tf.where(partitions == i, x, 0.0) for each i
+unique, unique_with_counts: {_PIPELINE}
+image.non_max_suppression, image.combined_non_max_suppression: {_AFTER}
+""")
+
+# Names of TensorFlow 1, in `tf`, that have another one today, and those that are gone.
+_OF_V1 = ("logging", "ConfigProto", "GPUOptions", "Session", "get_default_graph", "reset_default_graph", "gfile")
+TF1_NAMES = {
+    "set_random_seed": "random.set_seed",
+    "log": "math.log",
+    **{name: f"compat.v1.{name}" for name in _OF_V1},
+}
+TF1_GONE: dict[str, str] = read_rows("""
+contrib: the layer, loss or optimizer of tf.keras
+layers: tf.keras.layers
+estimator: a tf.keras model, compile and fit
+placeholder: tf.keras.Input(shape)
+get_variable: self.add_weight(...) in a layer
+variable_scope: a layer, which has its variables
+global_variables_initializer: nothing: variables have their values when they are made
+losses: tf.keras.losses
+metrics: tf.keras.metrics
+""")
+
+OUT_OF_REACH: dict[str, str] = {
+    **read_rows(f"""
+tf.GradientTape, tf.gradients: {_FIT}
+tf.saved_model: model.save("model.keras") and keras.models.load_model
+keras.backend.gradients: jax.grad of a function of arrays
+keras.backend.get_session: K.get_value(x), or model(x)
+transformers.TF*: the same network from keras_hub
+"""),
+    **{f"tf.{name}": write for name, write in TF1_GONE.items()},
+    **PACKAGES,
+}
+
 # Methods of a model that are written for TensorFlow.
 STEPS: dict[str, str] = dict.fromkeys(
     ("train_step", "test_step"), "the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit"
 )
+
+# Methods of layers and models.
+METHODS: dict[str, str] = {
+    "add_metric": "compile(metrics=[...]), or let the value be one more output of the model, and its metric "
+    "lambda y_true, y_pred: keras.ops.mean(y_pred)"
+}
 
 # Of a strategy.
 LOOPS: dict[str, str] = dict.fromkeys(
@@ -43,6 +81,7 @@ LOOPS: dict[str, str] = dict.fromkeys(
 
 def out_of_reach(name: str) -> str | None:
     """Return what to write for a name that cannot run; `None` for any other."""
+    name = name.replace("tf.compat.v1.", "tf.", 1)
     for key, write in OUT_OF_REACH.items():
         if name == key or name.startswith(f"{key}.") or (key.endswith("*") and name.startswith(key[:-1])):
             return write

@@ -1,4 +1,4 @@
-"""Packages that old programs import, Keras 3 has not, and the drop-in stands in for: their modules and names."""
+"""Packages that old programs import, Keras 3 has not, and the drop-in stands in for."""
 
 from __future__ import annotations
 
@@ -6,20 +6,44 @@ from keras_tpu_ext.tools.migrate.tables.rows import read_rows
 
 _EFFICIENTNETS = " ".join(f"EfficientNetB{size}" for size in range(8))
 
-STAND_INS: dict[str, frozenset[str]] = {
-    module: frozenset(names.split())
-    for module, names in read_rows(f"""
-efficientnet: preprocess_input center_crop_and_resize
-efficientnet.tfkeras, efficientnet.keras: {_EFFICIENTNETS} preprocess_input center_crop_and_resize
-kaggle_datasets: KaggleDatasets
+# A module's old name, the names in it, and the file of the drop-in that has these.
+_TABLE = read_rows(f"""
+efficientnet: preprocess_input center_crop_and_resize = efficientnet
+efficientnet.tfkeras, efficientnet.keras: {_EFFICIENTNETS} preprocess_input center_crop_and_resize = efficientnet
+kaggle_datasets: KaggleDatasets = kaggle
 tensorflow_addons:
-tensorflow_addons.optimizers: AdamW RectifiedAdam LAMB LazyAdam Lookahead SWA
+tensorflow_addons.optimizers: AdamW RectifiedAdam LAMB LazyAdam = addons_optimizers; Lookahead SWA = addons_averaging
 tensorflow_addons.losses: SigmoidFocalCrossEntropy sigmoid_focal_crossentropy TripletSemiHardLoss
   triplet_semihard_loss TripletHardLoss triplet_hard_loss ContrastiveLoss contrastive_loss PinballLoss pinball_loss
-tensorflow_addons.metrics: F1Score FBetaScore CohenKappa
-tensorflow_addons.layers: GroupNormalization InstanceNormalization WeightNormalization
-tensorflow_addons.activations: mish gelu
-tensorflow_addons.image: rotate transform translate cutout random_cutout
-tensorflow_addons.callbacks: TQDMProgressBar TimeStopping
-""").items()
+  = addons_losses
+tensorflow_addons.metrics: F1Score FBetaScore CohenKappa = addons_metrics
+tensorflow_addons.layers: GroupNormalization InstanceNormalization WeightNormalization = addons_layers
+tensorflow_addons.activations: mish gelu = addons_activations
+tensorflow_addons.image: rotate transform translate cutout random_cutout = addons_image
+tensorflow_addons.callbacks: TQDMProgressBar TimeStopping = addons_callbacks
+""")
+
+STAND_INS: dict[str, dict[str, str]] = {
+    module: {name: file for part in row.split("; ") for names, file in [part.split("= ")] for name in names.split()}
+    if row
+    else {}
+    for module, row in _TABLE.items()
 }
+
+# What to write for a name that has no stand-in; of others, what is said of the whole package.
+_INSTEAD = read_rows("""
+tensorflow_addons: the same in keras.ops, in a class of your own
+tensorflow_addons.optimizers.MovingAverage: use_ema=True in the optimizer of Keras
+tensorflow_addons.layers.GELU: keras.layers.Activation(tfa.activations.gelu)
+tensorflow_addons.layers.SpectralNormalization: keras.layers.SpectralNormalization
+tensorflow_addons.layers.MultiHeadAttention: keras.layers.MultiHeadAttention, which has other arguments
+tensorflow_addons.layers.AdaptiveAveragePooling2D: GlobalAveragePooling2D or keras.ops.image.resize
+efficientnet.tfkeras.EfficientNetL2: EfficientNetB7, the largest one there is here
+efficientnet: keras.applications.EfficientNetB0 and its like
+kaggle_datasets: the folder, /kaggle/input/<name>
+""")
+
+
+def instead(name: str) -> str:
+    """Return what to write for a name of these packages that has no stand-in."""
+    return _INSTEAD.get(name, _INSTEAD[name.partition(".")[0]])
