@@ -15,7 +15,7 @@ from keras.src.models import functional, model
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras import spellings
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 Method = Callable[..., Any]
 
@@ -63,7 +63,7 @@ def install() -> None:
         spellings.replace(getattr(keras.layers, name), f"keras.layers.{name}.__init__", _conv_lstm)
     spellings.replace(activations, "keras.src.activations.get", _get_activation)
     for kind in (activations, constraints, losses, metrics, regularizers):
-        spellings.replace(kind, f"{kind.__name__}.get", _by_own_name)
+        spellings.replace(kind, f"{kind.__name__}.get", functools.partial(_by_own_name, kind.ALL_OBJECTS_DICT))
     for module in spellings.modules("activations"):
         spellings.replace(module, "keras.activations.get", lambda _: activations.get)
         spellings.replace(module, "keras.activations.hard_sigmoid", lambda _: hard_sigmoid)
@@ -71,35 +71,39 @@ def install() -> None:
         spellings.replace(module, "keras.regularizers.l1_l2", lambda _: l1_l2)
 
 
-def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Any:
-    """Return a regularizer with the defaults of Keras 2; those of Keras 3's `l1_l2` are 0."""
-    told(f"l1_l2(l1={l1}, l2={l2})", "L1L2, whose own defaults are 0")
-    return keras.regularizers.L1L2(l1=l1, l2=l2)
+def l1_l2(*args: Any, **kwargs: Any) -> Any:
+    """Return a regularizer with the defaults of Keras 2, 0.01; those of Keras 3's `l1_l2` are 0."""
+    given = {**dict(zip(("l1", "l2"), args, strict=False)), **kwargs}
+    if len(given) < 2 and means_old("l1_l2 without l1 or l2", "0.01, as in Keras 2"):
+        given = {"l1": 0.01, "l2": 0.01, **given}
+    return keras.regularizers.L1L2(**given)
 
 
-@functools.wraps(activations.hard_sigmoid)  # it is saved by its name
+_TODAYS_HARD_SIGMOID = activations.hard_sigmoid
+
+
+@functools.wraps(_TODAYS_HARD_SIGMOID)  # it is saved by its name
 def hard_sigmoid(x: Any) -> Any:
     """Return Keras 2's hard sigmoid, whose slope is 0.2; that of Keras 3 is 1/6."""
-    told("hard_sigmoid", "clip(0.2 * x + 0.5, 0, 1), as in Keras 2; that of Keras 3 has the slope 1/6")
-    return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+    if means_old("hard_sigmoid", "clip(0.2 * x + 0.5, 0, 1), as in Keras 2; that of Keras 3 has the slope 1/6"):
+        return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+    return _TODAYS_HARD_SIGMOID(x)
 
 
 def _get_activation(stock: Method) -> Method:
-    original = activations.hard_sigmoid
-
     def get(identifier: Any) -> Any:
         found = stock(identifier)
-        return hard_sigmoid if found is original else found
+        return hard_sigmoid if found is _TODAYS_HARD_SIGMOID else found
 
     return get
 
 
-def _by_own_name(stock: Method) -> Method:
+def _by_own_name(todays: Mapping[str, object], stock: Method) -> Method:
     """Look among the program's custom objects first, of which Keras 3 finds only some by a plain name."""
 
     def get(identifier: Any) -> Any:
         own = keras.saving.get_registered_object(identifier) if isinstance(identifier, str) else None
-        if own is None:
+        if own is None or (identifier in todays and not means_old(f"a custom object {identifier!r}", "it, by name")):
             return stock(identifier)
         mapped("get_custom_objects().update(...)", "its objects, by name")
         return own() if inspect.isclass(own) else own
@@ -111,8 +115,8 @@ def _conv_lstm(init: Method) -> Method:
     """Give ConvLSTM layers the default of Keras 2."""
 
     def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        if len(args) < 8:
-            kwargs.setdefault("recurrent_activation", "hard_sigmoid")
+        if len(args) < 8 and "recurrent_activation" not in kwargs and means_old("ConvLSTM", "with hard_sigmoid"):
+            kwargs["recurrent_activation"] = "hard_sigmoid"
         init(self, *args, **kwargs)
 
     return initialize

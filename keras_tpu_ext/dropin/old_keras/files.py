@@ -162,10 +162,8 @@ def _load_weights(stock: Method) -> Method:
             if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
                 stock(self, path, skip_mismatch, **kwargs)  # Keras 3's own
             elif by_name:
-                mapped("load_weights(by_name=True)", "layers of the same name")
                 legacy_h5_format.load_weights_from_hdf5_group_by_name(group, self, skip_mismatch)
             else:
-                mapped("load_weights(.h5)", "an HDF5 file as of Keras 2")
                 legacy_h5_format.load_weights_from_hdf5_group(group, self, skip_mismatch)
         return Loaded()
 

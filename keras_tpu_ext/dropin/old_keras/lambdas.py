@@ -13,7 +13,6 @@ import keras
 from keras.src.utils import python_utils
 
 from keras_tpu_ext.dropin.old_keras import spellings
-from keras_tpu_ext.dropin.report import mapped
 
 Method = Callable[..., Any]
 
@@ -50,7 +49,6 @@ def _of_this_program(stock: Method) -> Method:
     def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None, safe_mode: Any = None) -> Any:
         lambdas = [value for value in config.values() if _is_lambda(value)]
         if lambdas and all(_key(**value["config"]) in _SAVED for value in lambdas):
-            mapped("a lambda in a file", "this program's lambda with the same code")
             safe_mode = False
         return stock(cls, config, custom_objects, safe_mode)
 

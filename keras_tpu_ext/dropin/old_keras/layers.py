@@ -13,7 +13,7 @@ from keras.src.layers import layer as layer_module
 from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras import spellings
-from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.dropin.report import mapped, means_old
 
 Method = Callable[..., Any]
 
@@ -124,6 +124,8 @@ def _with_variance_of_samples(stock: Method) -> Method:
         count = math.prod(size or 0 for size in inputs.shape) // (inputs.shape[self.axis] or 1) if fused else 0
         if not (training and self.trainable and count > 1) or self.renorm or mask is not None:
             return stock(self, inputs, training=training, mask=mask)
+        if not means_old("BatchNormalization of images", "a moving variance over N - 1, as in Keras 2"):
+            return stock(self, inputs, training=training)
         kept = keras.ops.multiply(self.moving_variance, self.momentum)
         outputs = stock(self, inputs, training=training)
         self.moving_variance.assign(kept + (self.moving_variance - kept) * (count / (count - 1)))
@@ -144,8 +146,8 @@ def _carried(stock: Method) -> Method:
 
     def create_state_variables(self: Any, batch_size: Any) -> None:
         stock(self, batch_size)
-        mapped("stateful=True", "states that each step gives to the next")
-        self._seed_generators.extend(map(_State, tree.flatten(self.states)))
+        if means_old("stateful=True", "states that each step gives to the next"):
+            self._seed_generators.extend(map(_State, tree.flatten(self.states)))
 
     return create_state_variables
 

@@ -13,7 +13,7 @@ from typing import Any
 from keras.src.backend.jax import nn
 
 from keras_tpu_ext.dropin.old_keras import spellings
-from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.dropin.report import means_old
 
 Method = Callable[..., Any]
 
@@ -52,9 +52,9 @@ def _from_logits(stock: Method) -> Method:
     @functools.wraps(stock)
     def crossentropy(target: Any, output: Any, from_logits: bool = False, **kwargs: Any) -> Any:
         logits = None if from_logits else logits_of(output)
-        if logits is None:
+        what = f"{stock.__name__} of probabilities"
+        if logits is None or not means_old(what, "the same from their logits, as in Keras 2"):
             return stock(target, output, from_logits, **kwargs)
-        mapped(f"{stock.__name__} of probabilities", "the same from their logits, as in Keras 2")
         return stock(target, logits, True, **kwargs)
 
     return crossentropy

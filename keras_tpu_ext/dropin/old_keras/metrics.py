@@ -12,8 +12,8 @@ from keras.src.trainers import compile_utils
 
 from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.old_keras import spellings
-from keras_tpu_ext.dropin.old_keras.losses import expanded
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.old_keras.losses import expanded, is_of_keras
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 Method = Callable[..., Any]
 
@@ -47,7 +47,11 @@ def as_then(metrics: Any, outputs: list[str] | None) -> Any:
     if isinstance(metrics, dict):
         return metrics
     if count > 1 and not any(isinstance(of, (list, tuple, dict)) or of is None for of in metrics):
-        told("one list of metrics for several outputs", "each metric for each output")
+        what, then = "one list of metrics for several outputs", "each metric for each output"
+        if len(metrics) != count:  # which Keras 3 refuses
+            told(what, then)
+        elif not means_old(what, then):
+            return metrics
         return [[_for_output(metric, output) for metric in metrics] for output in range(count)]
     return metrics
 
@@ -64,23 +68,25 @@ def _get_metric(stock: Method) -> Method:
 
     def get_metric(identifier: Any, y_true: Any, y_pred: Any) -> Any:
         if isinstance(identifier, str) and identifier[:1].isupper():
-            identifier = keras.metrics.get(identifier)
-            mapped(f"the metric {type(identifier).__name__!r}", f"the name {identifier.name!r}")
+            named = keras.metrics.get(identifier)
+            if means_old(f"the metric {identifier!r}", f"the name {named.name!r}"):
+                identifier = named
         if isinstance(identifier, keras.losses.Loss):
             identifier = keras.metrics.MeanMetricWrapper(identifier, name=identifier.name)
         metric = stock(identifier, y_true, y_pred)
         if "update_state" not in vars(metric):
-            metric.__dict__["update_state"] = _on_old_labels(metric.update_state)
+            of_keras = is_of_keras(getattr(metric, "_fn", type(metric)))
+            metric.__dict__["update_state"] = _on_old_labels(metric.update_state, of_keras)
         return metric
 
     return get_metric
 
 
-def _on_old_labels(update: Method) -> Method:
+def _on_old_labels(update: Method, of_keras: bool) -> Method:
     @functools.wraps(update)
     def on_old_labels(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
         if not tree.is_nested(y_true) and not tree.is_nested(y_pred):
-            y_true = expanded(y_true, y_pred)
+            y_true = expanded(y_true, y_pred, of_keras=of_keras)
         return update(y_true, y_pred, *args, **kwargs)
 
     return on_old_labels

@@ -17,7 +17,7 @@ from keras import ops
 from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras import spellings
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 Method = Callable[..., Any]
 
@@ -68,7 +68,7 @@ def _with_old_arguments(init: Method) -> Method:
     def initialize(self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:
         _refuse_old_subclass(type(self))
         if type(self) is keras.optimizers.Nadam:
-            told("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
+            means_old("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
         if "lr" in kwargs:
             mapped("lr=", "learning_rate=")
             learning_rate = kwargs.pop("lr")

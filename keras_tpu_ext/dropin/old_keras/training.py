@@ -15,8 +15,8 @@ from keras.src.trainers.trainer import Trainer
 
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.dropin import patching
-from keras_tpu_ext.dropin.old_keras import losses, metrics, optimizers, spellings
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.old_keras import history, losses, metrics, optimizers, spellings
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 Method = Callable[..., Any]
 
@@ -70,7 +70,10 @@ def _compile(stock: Method) -> Method:
             if kwargs.get(name) is not None:
                 kwargs[name] = metrics.as_then(kwargs[name], names)
         loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
-        self._compile_metrics = None  # with which Keras 3 goes on where there are no new metrics
+        has_none = not any(kwargs.get(name) is not None for name in ("metrics", "weighted_metrics"))
+        what = "a second compile, without metrics"  # Keras 3 keeps those of the first
+        if has_none and getattr(self, "_compile_metrics", None) and means_old(what, "no metrics, as in Keras 2"):
+            self._compile_metrics = None
         stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
         vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
 
@@ -86,10 +89,12 @@ def _as_compiled(model: Any) -> Iterator[None]:
     """Train what was trainable when the model was compiled, as the discriminator of a GAN that is frozen later."""
     now, compiled = _trainable(model), vars(model).get("_kte_trainable", {})
     then = [(layer, compiled.get(id(layer), trains)) for layer, trains in now]
-    if all(a[1] == b[1] for a, b in zip(now, then, strict=True)):
+    changed = any(a[1] != b[1] for a, b in zip(now, then, strict=True))
+    if not changed or not means_old(
+        f"{model.name}: trainable= after compile", "what trained when it was compiled, as in Keras 2"
+    ):
         yield
         return
-    told(f"{model.name}: trainable= after compile", "what trained when it was compiled, as in Keras 2")
     try:
         _set_trainable(then)
         yield
@@ -132,7 +137,8 @@ def _loop(stock: Method) -> Method:
     @functools.wraps(stock)
     def loop(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _as_compiled(self) if stock.__name__ == "fit" else contextlib.nullcontext():
-            return stock(self, *args, **_of_loop(kwargs))
+            found = stock(self, *args, **_of_loop(kwargs))
+        return history.with_both_rates(found) if stock.__name__ == "fit" else found
 
     return loop
 
