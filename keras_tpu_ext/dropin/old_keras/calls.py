@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,29 +37,26 @@ def _with_training(init: Method) -> Method:
     """Keras 2 gave a `call` its `training` and its `mask` also where they have no default."""
 
     def initialize(self: Any, signature: inspect.Signature, *args: Any, **kwargs: Any) -> None:
-        training = signature.parameters.get("training")
         *_, given, named = args
-        is_given = "training" in named or "training" in list(signature.parameters)[: len(given)]
-        if training is not None and training.default is _EMPTY and not is_given:
+        names = list(signature.parameters)
+        without = _without_default(signature)
+        if without & set(names[len(given) :]) - named.keys():  # where another argument is missing, the call says so
             mapped("call(self, x, training)", "training=False is its default")
-            signature = _with_defaults(signature)
+            signature = signature.replace(
+                parameters=[
+                    one.replace(default=False if name == "training" else None) if name in without else one
+                    for name, one in signature.parameters.items()
+                ]
+            )
         init(self, signature, *args, **kwargs)
 
     return initialize
 
 
-def _with_defaults(signature: inspect.Signature) -> inspect.Signature:
-    """Give `training` and what follows it a default; where another argument is missing, the call itself says so."""
-    names = list(signature.parameters)
-    after = set(names[names.index("training") :])
-    return signature.replace(
-        parameters=[
-            one.replace(default=False if one.name == "training" else None)
-            if one.name in after and one.default is _EMPTY and one.kind is one.POSITIONAL_OR_KEYWORD
-            else one
-            for one in signature.parameters.values()
-        ]
-    )
+def _without_default(signature: inspect.Signature) -> set[str]:
+    """Return the names of the arguments from `training` on that have no default."""
+    after = itertools.dropwhile(lambda one: one.name != "training", signature.parameters.values())
+    return {one.name for one in after if one.default is _EMPTY and one.kind is one.POSITIONAL_OR_KEYWORD}
 
 
 def _each_argument_once(call: Method) -> Method:

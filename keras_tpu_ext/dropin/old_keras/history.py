@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras.src.trainers.trainer import Trainer
 from keras.src.utils import python_utils
 
@@ -104,5 +105,6 @@ class _BothRates(dict[str, Any]):
 
 def with_both_rates(history: Any) -> Any:
     """Return what `fit` returns, so that `history["lr"]` and `history["learning_rate"]` are the same."""
-    history.history = _BothRates(history.history)
+    if isinstance(history, keras.callbacks.History):
+        history.history = _BothRates(history.history)
     return history
