@@ -6,7 +6,10 @@ import atexit
 import os
 from collections import Counter
 
+from keras.src.backend import in_symbolic_scope
+
 _USES: Counter[tuple[str, str]] = Counter()
+_AS_TODAY: set[str] = set()  # what was told to mean what it does in Keras 3
 _read: list[str] = []  # the summary that the program has asked for
 
 
@@ -25,6 +28,27 @@ def told(old: str, new: str) -> None:
     if (old, new) not in _USES:
         print(f"keras_tpu_ext.dropin: {old} -> {new}", flush=True)
     mapped(old, new)
+
+
+def is_old_program() -> bool:
+    """Return whether the program has used an old name until now; one that has not is a program for Keras 3."""
+    return bool(_USES)
+
+
+def means_old(what: str, then: str) -> bool:
+    """Return whether a thing that both Keras versions have means what it meant in old Keras; print which, once.
+
+    Args:
+        what: What stands in the program, which no old name distinguishes from one for Keras 3.
+        then: What it means in an old program.
+    """
+    if is_old_program():
+        told(what, then)
+        return True
+    if what not in _AS_TODAY and not in_symbolic_scope():  # where only shapes are asked for, nothing is decided
+        _AS_TODAY.add(what)
+        print(f"keras_tpu_ext.dropin: {what} -> as in Keras 3: no old name was used before it", flush=True)
+    return False
 
 
 def summary() -> str:

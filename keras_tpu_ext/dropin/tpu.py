@@ -81,6 +81,7 @@ class TPUClusterResolver:
     def __init__(self, tpu: Any = None, **options: Any) -> None:
         scope = _tpu_scope()
         if scope is None:
+            mapped("TPUClusterResolver", "a ValueError: there is no TPU")
             raise ValueError(
                 "Please provide a TPU Name to connect to. (keras_tpu_ext.dropin found no TPU on this machine; "
                 f"{_REHEARSE}=8 in the environment lets eight CPU devices look like one.)"

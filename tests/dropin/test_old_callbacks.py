@@ -1,6 +1,8 @@
 """Callbacks of old Keras."""
 
+import contextlib
 import os
+import pickle
 
 import keras
 import numpy as np
@@ -126,3 +128,45 @@ def test_own_callback():
     assert own.batches == len(seen) == 4
     np.testing.assert_allclose(own.rates, [0.1, 0.05])
     assert len(history.history["loss"]) == 2
+
+
+class Worse(callbacks.Callback):
+    """Makes what is monitored worse from epoch to epoch."""
+
+    def on_epoch_end(self, epoch, logs):
+        logs["worse"] = epoch
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_only_old_programs_have_the_callbacks_of_then(is_old, no_old_name_yet, tmp_path, capsys):
+    if is_old:
+        report.mapped("lr=", "learning_rate=")
+    first, path = [], str(tmp_path / "m.keras")
+    model = cases.small_model("sigmoid")
+    model.compile("sgd", "binary_crossentropy", metrics=["mae"])
+    stopping = callbacks.EarlyStopping("worse", mode="min", patience=9, restore_best_weights=True)
+    best = callbacks.ModelCheckpoint(path, "unknown", mode="min", save_best_only=True)
+    plateau = callbacks.ReduceLROnPlateau("loss")
+    keep = callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: first.append(model.get_weights()[0]))
+    with pytest.warns(UserWarning, match="unknown") if not is_old else contextlib.nullcontext():
+        history = model.fit(X, Y, epochs=2, verbose=0, callbacks=[Worse(), stopping, best, plateau, keep]).history
+    np.testing.assert_array_equal(model.get_weights()[0], first[1 if is_old else 0])
+    assert os.path.exists(path) is not is_old
+    assert ("lr" in history, "learning_rate" in history) == (is_old, not is_old)
+    assert (report.summary() == "keras_tpu_ext.dropin: nothing was mapped.") is not is_old
+    assert ("as in Keras 3" in capsys.readouterr().out) is not is_old
+    assert history["lr"] == history["learning_rate"] == pytest.approx([0.01, 0.01])
+    assert type(pickle.loads(pickle.dumps(history))) is dict
+    with pytest.raises(KeyError, match="rate"):
+        history["rate"]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_direction_that_keras_3_knows_better(is_old, no_old_name_yet):
+    if is_old:
+        report.mapped("lr=", "learning_rate=")
+    stopping = callbacks.EarlyStopping("val_precision")
+    model = cases.small_model("sigmoid")
+    model.compile("sgd", "binary_crossentropy", metrics=[keras.metrics.Precision(name="precision")])
+    model.fit(X, Y, validation_data=(X, Y), epochs=1, verbose=0, callbacks=[stopping])
+    assert bool(stopping.monitor_op(2, 1)) is not is_old

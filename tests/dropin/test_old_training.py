@@ -1,5 +1,7 @@
 """Training of old Keras: arguments and methods, what history and evaluate give."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -183,3 +185,119 @@ def test_ordinary_training_is_as_before():
     history = model.fit(X, Y, 4, 2, 0).history
     assert list(history) == ["loss", "mean_absolute_error"]
     assert set(model.evaluate(X, Y, verbose=0, return_dict=True)) == {"loss", "mean_absolute_error"}
+
+
+def normalized():
+    layer = keras.layers.BatchNormalization(momentum=0.0)
+    layer(np.reshape([0.0, 1.0], (1, 2, 1, 1)).astype("float32"), training=True)
+    return float(layer.moving_variance[0])
+
+
+def merged(layer, *values):
+    masked = [keras.layers.Masking()(np.reshape(one, (1, 2, 1)).astype("float32")) for one in values]
+    mask = layer.compute_mask(masked, [one._keras_mask for one in masked])
+    return [*np.ravel(layer(masked)), *np.ravel(mask)]
+
+
+def loss_of_each():
+    layer = keras.layers.Layer()
+    layer.add_loss(keras.ops.convert_to_tensor([1.0, 3.0]))
+    return float(keras.ops.sum(layer.losses[0]))
+
+
+def crossentropy():
+    probabilities = keras.ops.softmax(np.array([[0.0, 50.0]], "float32"))
+    return keras.ops.categorical_crossentropy(np.array([[1.0, 0.0]], "float32"), probabilities)
+
+
+def labels():
+    seen = {}
+
+    def see(name, y_true, y_pred):
+        seen[name] = str(y_true.dtype)[:3], len(y_true.shape)
+        return keras.ops.mean(y_pred)
+
+    model = cases.small_model(units=2)
+    model.compile("sgd", lambda *given: see("loss", *given), metrics=[lambda *given: see("metric", *given)])
+    model.evaluate(X, np.arange(8), verbose=0)
+    return [seen["loss"], seen["metric"][1]]
+
+
+def with_two_outputs(metrics):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in "ab"])
+    model.compile("sgd", ["mse", "mse"], metrics=metrics)
+    logs = model.evaluate(X, [Y, Y + 1], verbose=0, return_dict=True)
+    values = model.evaluate(X, [Y, Y + 1], verbose=0)
+    return [list(logs), [name for value in values for name in logs if logs[name] == value]]
+
+
+def stateful():
+    ones = {"kernel_initializer": "ones", "recurrent_initializer": "ones", "activation": "linear"}
+    layer = keras.layers.SimpleRNN(1, stateful=True, **ones)
+    model = keras.Sequential([keras.Input(batch_shape=(1, 1, 1)), layer])
+    return [model.predict(np.ones((1, 1, 1)), verbose=0).item() for _ in range(2)]
+
+
+def own_relu():
+    with keras.saving.custom_object_scope({"relu": lambda x: x + 7.0}):
+        return keras.activations.get("relu")(-1.0)
+
+
+def names(metric, *, again=False):
+    model = compiled(metrics=[metric])
+    if again:
+        model.compile("sgd", "mse")
+    return [list(model.fit(X, Y > 0, verbose=0).history), model.metrics_names]
+
+
+def trains_when_frozen_later():
+    model = compiled()
+    before = model.get_weights()[0]
+    model.trainable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Keras 3
+        model.train_on_batch(X, Y)
+    return bool(np.any(model.get_weights()[0] != before))
+
+
+# What both have, what it gives in Keras 3, and what it gave in old Keras.
+MEANINGS = {
+    "hard_sigmoid": (lambda: keras.activations.get("hard_sigmoid")(np.float32(1.0)), 2 / 3, 0.7),
+    "l1_l2": (lambda: keras.regularizers.l1_l2(0.5).l2, 0.0, 0.01),
+    "ConvLSTM": (
+        lambda: keras.layers.ConvLSTM1D(1, 1).get_config()["recurrent_activation"],
+        "sigmoid",
+        "hard_sigmoid",
+    ),
+    "BatchNormalization": (normalized, 0.25, 0.5),
+    "Maximum": (lambda: merged(keras.layers.Maximum(), [-1, 0], [0, -3]), [-1, -3, True, True], [0, 0, False, False]),
+    "Multiply": (lambda: merged(keras.layers.Multiply(), [2, 0], [0, 3]), [2, 3, True, True], [0, 0, False, False]),
+    "add_loss": (loss_of_each, 4.0, 2.0),
+    "crossentropy": (crossentropy, -np.log(1e-7), 50.0),
+    "labels": (labels, [("flo", 1), 1], [("int", 2), 2]),
+    "two outputs": (
+        lambda: with_two_outputs([["mae"], ["mae"]]),
+        [["a_loss", "a_mae", "b_loss", "b_mae", "loss"], ["loss", "a_loss", "a_mae", "b_loss", "b_mae"]],
+        [["loss", "a_loss", "b_loss", "a_mae", "b_mae"]] * 2,
+    ),
+    "a list of two": (lambda: len(with_two_outputs(["mae", "msle"])[0]), 5, 7),
+    "stateful": (stateful, [1.0, 1.0], [1.0, 2.0]),
+    "custom object": (own_relu, 0.0, 6.0),
+    "AUC": (lambda: names("AUC"), [["AUC", "loss"], ["loss", "compile_metrics"]], [["loss", "auc"]] * 2),
+    "second compile": (lambda: names("mae", again=True)[0], ["loss", "mae"], ["loss"]),
+    "trainable": (trains_when_frozen_later, False, True),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_without_an_old_name_keras_3_is_meant(name, no_old_name_yet):
+    find, today, then = MEANINGS[name]
+    for expected in (today, then):
+        found = find()
+        if isinstance(expected, float):
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        else:
+            assert found == expected
+        assert report.is_old_program() is (expected is then)
+        report.mapped("lr=", "learning_rate=")

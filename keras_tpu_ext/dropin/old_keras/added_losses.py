@@ -13,7 +13,7 @@ from keras.src.utils import tracking
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions.random import is_in_layer
 from keras_tpu_ext.dropin.patching import Function, replace, wrap
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 _FUNCTIONS = "_kte_losses"
 
@@ -73,9 +73,9 @@ def _add_to_graph(model: Any, loss: Any) -> None:
 def _mean_with_gradient_of_sum(loss: Any) -> Any:
     """Return a loss of each example as Keras 2 took it: it showed the mean, and trained on the sum."""
     loss = loss if ops.is_tensor(loss) else ops.convert_to_tensor(loss)
-    if not loss.shape or isinstance(loss, keras.KerasTensor):
+    what, then = "add_loss(a loss of each example)", "its mean in history, the gradient of its sum, as in Keras 2"
+    if not loss.shape or isinstance(loss, keras.KerasTensor) or not means_old(what, then):
         return loss
-    told("add_loss(a loss of each example)", "its mean in history, the gradient of its sum, as in Keras 2")
     total = ops.sum(loss)
     return total + ops.stop_gradient(ops.mean(loss) - total)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src import activations
+from keras.src import activations, constraints, losses, metrics, regularizers
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.patching import Function, replace, wrap
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 # Arguments of any layer that change no number: the values that they may have (None: any), and what stands for them.
 _WITHOUT_MEANING: Mapping[str, tuple[tuple[object, ...] | None, str]] = {
@@ -54,8 +54,8 @@ def install() -> None:
             "keras.src.activations.get": _get_activation,
         }
     )
-    kinds = ("activations", "constraints", "losses", "metrics", "regularizers")
-    wrap({f"keras.src.{kind}.get": _by_own_name for kind in kinds})
+    kinds = (activations, constraints, losses, metrics, regularizers)
+    wrap({f"{kind.__name__}.get": functools.partial(_by_own_name, kind.ALL_OBJECTS_DICT) for kind in kinds})
     replace(
         {
             "keras.activations.get": lambda _: activations.get,
@@ -65,17 +65,20 @@ def install() -> None:
     )
 
 
-def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Any:
-    """Return a regularizer with the defaults of Keras 2; those of Keras 3's `l1_l2` are 0."""
-    told(f"l1_l2(l1={l1}, l2={l2})", "L1L2, whose own defaults are 0")
-    return keras.regularizers.L1L2(l1=l1, l2=l2)
+def l1_l2(*args: Any, **kwargs: Any) -> Any:
+    """Return a regularizer with the defaults of Keras 2, 0.01; those of Keras 3's `l1_l2` are 0."""
+    given = {**dict(zip(("l1", "l2"), args, strict=False)), **kwargs}
+    if len(given) < 2 and means_old("l1_l2 without l1 or l2", "0.01, as in Keras 2"):
+        given = {"l1": 0.01, "l2": 0.01, **given}
+    return keras.regularizers.L1L2(**given)
 
 
 @functools.wraps(activations.hard_sigmoid)  # it is saved by its name
 def hard_sigmoid(x: Any) -> Any:
     """Return Keras 2's hard sigmoid, whose slope is 0.2; that of Keras 3 is 1/6."""
-    told("hard_sigmoid", "clip(0.2 * x + 0.5, 0, 1), as in Keras 2; that of Keras 3 has the slope 1/6")
-    return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+    if means_old("hard_sigmoid", "clip(0.2 * x + 0.5, 0, 1), as in Keras 2; that of Keras 3 has the slope 1/6"):
+        return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+    return hard_sigmoid.__wrapped__(x)
 
 
 def _get_activation(stock: Function, identifier: Any) -> Any:
@@ -83,10 +86,10 @@ def _get_activation(stock: Function, identifier: Any) -> Any:
     return hard_sigmoid if found is hard_sigmoid.__wrapped__ else found
 
 
-def _by_own_name(stock: Function, identifier: Any) -> Any:
+def _by_own_name(todays: Mapping[str, object], stock: Function, identifier: Any) -> Any:
     """Look among the program's custom objects first, of which Keras 3 finds only some by a plain name."""
     own = keras.saving.get_registered_object(identifier) if isinstance(identifier, str) else None
-    if own is None:
+    if own is None or (identifier in todays and not means_old(f"a custom object {identifier!r}", "it, by name")):
         return stock(identifier)
     mapped("get_custom_objects().update(...)", "its objects, by name")
     return own() if inspect.isclass(own) else own
@@ -94,8 +97,8 @@ def _by_own_name(stock: Function, identifier: Any) -> Any:
 
 def _conv_lstm(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     """Give ConvLSTM layers the default of Keras 2."""
-    if len(args) < 8:
-        kwargs.setdefault("recurrent_activation", "hard_sigmoid")
+    if len(args) < 8 and "recurrent_activation" not in kwargs and means_old("ConvLSTM", "with hard_sigmoid"):
+        kwargs["recurrent_activation"] = "hard_sigmoid"
     init(self, *args, **kwargs)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_tpu_ext.dropin import patching
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old
 
 Method = Callable[..., Any]
 
@@ -77,11 +77,11 @@ def _unless_unknown(stock: Method) -> Method:
     """Save nothing if the best is asked for by a name that no metric has, as Keras 2; Keras 3 saves each time."""
 
     def should_save(self: Any, epoch: Any, batch: Any, logs: Any, filepath: Any) -> bool:
-        if self.save_best_only and self.monitor not in (logs or {}):
-            told(
-                f"save_best_only with monitor={self.monitor!r}, which is not in {sorted(logs or {})}",
-                "nothing is saved, as in Keras 2",
-            )
+        unknown = self.save_best_only and self.monitor not in (logs or {})
+        if unknown and means_old(
+            f"save_best_only with monitor={self.monitor!r}, which is not in {sorted(logs or {})}",
+            "nothing is saved, as in Keras 2",
+        ):
             return False
         return bool(stock(self, epoch, batch, logs, filepath))
 
@@ -92,11 +92,10 @@ def _restoring_if_stopped(stock: Method) -> Method:
     """Restore the best weights if training was stopped early, as Keras 2; Keras 3 does so in any case."""
 
     def on_train_end(self: Any, logs: Any = None) -> None:
-        if self.restore_best_weights and not self.stopped_epoch and self.best_weights is not None:
-            told(
-                "EarlyStopping(restore_best_weights=True) that has not stopped",
-                "the last weights stay, as in Keras 2",
-            )
+        has_best = self.restore_best_weights and not self.stopped_epoch and self.best_weights is not None
+        if has_best and means_old(
+            "EarlyStopping(restore_best_weights=True) that has not stopped", "the last weights stay, as in Keras 2"
+        ):
             self.best_weights = None
         stock(self, logs)
 
@@ -119,7 +118,7 @@ def _scheduler(init: Method) -> Method:
     def initialize(self: Any, schedule: Any, *args: Any, **kwargs: Any) -> None:
         def as_float(*given: Any) -> float:
             rate = schedule(*given)
-            if not isinstance(rate, float):
+            if not isinstance(rate, (float, np.float32)):  # which Keras 3 takes
                 mapped("a schedule that returns no float", "float(...)")
             return float(np.asarray(rate.numpy() if hasattr(rate, "numpy") else rate))
 
@@ -129,13 +128,14 @@ def _scheduler(init: Method) -> Method:
 
 
 def _with_lr(stock: Method) -> Method:
-    """Write the rate under Keras 2's key."""
+    """Write the rate under Keras 2's key, or that of Keras 3, as it was in the first epoch."""
 
     def on_epoch_end(self: Any, epoch: int, logs: Any = None) -> None:
         logs = {} if logs is None else logs
         stock(self, epoch, logs)
-        if "learning_rate" in logs:
-            mapped('logs["lr"]', 'logs["learning_rate"]')
+        if "_kte_old" not in vars(self):
+            self._kte_old = means_old("the rate in logs and history", 'logs["lr"]')
+        if self._kte_old and "learning_rate" in logs:
             logs["lr"] = logs.pop("learning_rate")
 
     return on_epoch_end
@@ -164,13 +164,15 @@ def _by_name(stock: Method) -> Method:
         try:
             stock(self)
         except ValueError:  # Keras 3 knows no direction
-            self.monitor_op = asked
-        if self.monitor_op is not asked:
-            told(
+            self.monitor_op = None
+        if self.monitor_op is None or (
+            self.monitor_op is not asked
+            and means_old(
                 f'{type(self).__name__}(monitor={self.monitor!r}, mode="auto")',
                 f"mode={'max' if larger else 'min'!r}, as in Keras 2",
             )
-        self.monitor_op, self.min_delta = asked, abs(delta) if larger else -abs(delta)
+        ):
+            self.monitor_op, self.min_delta = asked, abs(delta) if larger else -abs(delta)
 
     return set_monitor_op
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from typing import Any
 
 import keras
@@ -33,25 +34,24 @@ def install() -> None:
 
 def _with_training(init: Function, self: Any, signature: inspect.Signature, *args: Any, **kwargs: Any) -> None:
     """Keras 2 gave a `call` its `training` and its `mask` also where they have no default."""
-    training = signature.parameters.get("training")
-    if training is not None and training.default is _EMPTY and training.kind is not training.VAR_KEYWORD:
+    *_, given, named = args
+    names = list(signature.parameters)
+    without = _without_default(signature)
+    if without & set(names[len(given) :]) - named.keys():  # where another argument is missing, the call says so
         mapped("call(self, x, training)", "training=False is its default")
-        signature = _with_defaults(signature)
+        signature = signature.replace(
+            parameters=[
+                one.replace(default=False if name == "training" else None) if name in without else one
+                for name, one in signature.parameters.items()
+            ]
+        )
     init(self, signature, *args, **kwargs)
 
 
-def _with_defaults(signature: inspect.Signature) -> inspect.Signature:
-    """Give `training` and what follows it a default; where another argument is missing, the call itself says so."""
-    names = list(signature.parameters)
-    after = set(names[names.index("training") :])
-    return signature.replace(
-        parameters=[
-            one.replace(default=False if one.name == "training" else None)
-            if one.name in after and one.default is _EMPTY and one.kind is one.POSITIONAL_OR_KEYWORD
-            else one
-            for one in signature.parameters.values()
-        ]
-    )
+def _without_default(signature: inspect.Signature) -> set[str]:
+    """Return the names of the arguments from `training` on that have no default."""
+    after = itertools.dropwhile(lambda one: one.name != "training", signature.parameters.values())
+    return {one.name for one in after if one.default is _EMPTY and one.kind is one.POSITIONAL_OR_KEYWORD}
 
 
 def _each_argument_once(call: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,6 @@ def _each_argument_once(call: Function, self: Any, *args: Any, **kwargs: Any) ->
 def _building_a_model(build: Function, self: Any, input_shape: Any) -> None:
     """Call a subclassed model on inputs without values, so that its layers get weights."""
     if isinstance(self, keras.Model) and input_shape is not None and layer_module.might_have_unbuilt_state(self):
-        mapped("model.build(input_shape)", "a call on keras.KerasTensor(input_shape)")
         shape = tuple(input_shape) if is_shape(input_shape) else input_shape
         needs = inspect.signature(self.call).parameters.get("training")
         training = {"training": False} if needs is not None and needs.default is _EMPTY else {}
@@ -85,6 +84,6 @@ def _as_called(compute_output_spec: Function, self: Any, *args: Any, **kwargs: A
             return keras.Operation.compute_output_spec(self, *args, **kwargs)
         except OutOfReachError:
             raise
-        except Exception as error:  # then what it says must do
-            mapped(f"{type(self).__name__}.compute_output_shape", f"itself: {type(error).__name__} in its call")
+        except Exception:  # then what it says must do, as in Keras 3
+            return compute_output_spec(self, *args, **kwargs)
     return compute_output_spec(self, *args, **kwargs)

@@ -19,7 +19,7 @@ from keras.src.utils import io_utils
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras import checkpoints
 from keras_tpu_ext.dropin.patching import Function, wrap
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 h5py: Any = legacy_h5_format.h5py
 
@@ -138,7 +138,9 @@ def _load_weights(
 ) -> Loaded:
     path, kept = os.fspath(filepath), {"by_name": True} if by_name else {}
     if args:
-        told(f"load_weights(path, {args[0]})", f"skip_mismatch={args[0]}; before Keras 2.12 it was by_name={args[0]}")
+        means_old(
+            f"load_weights(path, {args[0]})", f"skip_mismatch={args[0]}; before Keras 2.12 it was by_name={args[0]}"
+        )
     skip_mismatch = kwargs.pop("skip_mismatch", *args or (False,))
     if os.path.isdir(path) and (Path(path) / _IN_FOLDER).exists():
         path = str(Path(path) / _IN_FOLDER)
@@ -157,10 +159,8 @@ def _load_weights(
         if "layer_names" not in group.attrs and "layer_names0" not in group.attrs:
             stock(self, path, skip_mismatch, **kept, **kwargs)  # Keras 3's own
         elif by_name:
-            mapped("load_weights(by_name=True)", "layers of the same name")
             legacy_h5_format.load_weights_from_hdf5_group_by_name(group, self, skip_mismatch)
         else:
-            mapped("load_weights(.h5)", "an HDF5 file as of Keras 2")
             legacy_h5_format.load_weights_from_hdf5_group(group, self, skip_mismatch)
     return Loaded()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
 from keras_tpu_ext.dropin.patching import replace
+from keras_tpu_ext.dropin.report import is_old_program, mapped, means_old
 
 Method = Callable[..., Any]
 
@@ -18,7 +21,7 @@ def install() -> None:
             "keras.src.utils.python_utils.pythonify_logs": _in_order,
             f"{trainer}.get_metrics_result": _get_metrics_result,
             f"{trainer}._flatten_metrics_in_order": _flatten,
-            f"{trainer}.metrics_names": lambda _: property(_metrics_names),
+            f"{trainer}.metrics_names": _names,
         }
     )
 
@@ -27,7 +30,9 @@ def _in_order(stock: Method) -> Method:
     """Keep the order of logs, which Keras 3 sorts; those of validation come in that of training."""
 
     def pythonify_logs(logs: dict[str, Any] | None) -> dict[str, Any]:
-        python = stock(logs)
+        python: dict[str, Any] = stock(logs)
+        if not is_old_program():
+            return python
         first = [name for name in logs or () if name in python and not name.startswith("val_")]
         names = [*first, *(f"val_{name}" for name in first if f"val_{name}" in python)]
         return {**{name: python[name] for name in names}, **python}
@@ -45,7 +50,8 @@ def _losses_first(model: Any, results: dict[str, Any]) -> dict[str, Any]:
 
 def _get_metrics_result(stock: Method) -> Method:
     def get_metrics_result(self: Any) -> dict[str, Any]:
-        return _losses_first(self, stock(self))
+        results: dict[str, Any] = stock(self)
+        return _losses_first(self, results) if is_old_program() else results
 
     return get_metrics_result
 
@@ -55,9 +61,21 @@ def _flatten(stock: Method) -> Method:
         names = _metrics_names(self)
         values = [logs[name] for name in names if name in logs]
         values += [value for name, value in logs.items() if name not in names]
-        return values[0] if len(values) == 1 else values
+        if len(values) == 1:
+            return values[0]
+        today, what = stock(self, logs), "the order of what evaluate returns"
+        same = [*map(id, values)] == [*map(id, today)]
+        return values if same or means_old(what, "that of compile, as in Keras 2") else today
 
     return flatten_in_order
+
+
+def _names(stock: property) -> property:
+    def metrics_names(self: Any) -> list[str]:
+        what, then = "model.metrics_names", "the names of what evaluate returns"
+        return _metrics_names(self) if means_old(what, then) else stock.__get__(self)
+
+    return property(metrics_names)
 
 
 def _metrics_names(self: Any) -> list[str]:
@@ -70,3 +88,25 @@ def _metrics_names(self: Any) -> list[str]:
         several = metric is compiled  # whose result is a dict
         results.update(dict.fromkeys(metric.result() if several else [metric.name]))
     return list(_losses_first(self, results))
+
+
+class _BothRates(dict[str, Any]):
+    """What `fit` recorded; it has the learning rate under one key, and answers to that of Keras 2 and of Keras 3."""
+
+    def __missing__(self, key: str) -> Any:
+        other = {"lr": "learning_rate", "learning_rate": "lr"}.get(key, "")
+        if other not in self:
+            raise KeyError(key)
+        if key == "lr":
+            mapped('history["lr"]', 'history["learning_rate"]')
+        return self[other]
+
+    def __reduce__(self) -> Any:  # it is copied and pickled as a dict
+        return dict, (dict(self),)
+
+
+def with_both_rates(history: Any) -> Any:
+    """Return what `fit` returns, so that `history["lr"]` and `history["learning_rate"]` are the same."""
+    if isinstance(history, keras.callbacks.History):
+        history.history = _BothRates(history.history)
+    return history

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext.dropin.patching import Function, wrap
-from keras_tpu_ext.dropin.report import mapped
 
 _SAVED: dict[str, Callable[..., Any]] = {}
 
@@ -46,7 +45,6 @@ def _of_this_program(
 ) -> Any:
     lambdas = [value for value in config.values() if _is_lambda(value)]
     if lambdas and all(_key(**value["config"]) in _SAVED for value in lambdas):
-        mapped("a lambda in a file", "this program's lambda with the same code")
         safe_mode = False
     return stock(cls, config, custom_objects, safe_mode)
 

@@ -11,7 +11,7 @@ from keras import tree
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.patching import Function, add, replace, wrap
-from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.dropin.report import mapped, means_old
 from keras_tpu_ext.dropin.tensors import Shape
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ORDERS
 from keras_tpu_ext.tools.migrate.tables.out_of_reach import METHODS
@@ -99,6 +99,8 @@ def _with_variance_of_samples(stock: Function, self: Any, inputs: Any, training:
     count = math.prod(size or 0 for size in inputs.shape) // (inputs.shape[self.axis] or 1) if fused else 0
     if not (training and self.trainable and count > 1) or self.renorm or mask is not None:
         return stock(self, inputs, training=training, mask=mask)
+    if not means_old("BatchNormalization of images", "a moving variance over N - 1, as in Keras 2"):
+        return stock(self, inputs, training=training)
     kept = keras.ops.multiply(self.moving_variance, self.momentum)
     outputs = stock(self, inputs, training=training)
     self.moving_variance.assign(kept + (self.moving_variance - kept) * (count / (count - 1)))
@@ -115,8 +117,8 @@ class _State:
 def _carried(stock: Function, self: Any, batch_size: Any) -> None:
     """Let steps carry the states of stateful layers, which on JAX they would not."""
     stock(self, batch_size)
-    mapped("stateful=True", "states that each step gives to the next")
-    self._seed_generators.extend(map(_State, tree.flatten(self.states)))
+    if means_old("stateful=True", "states that each step gives to the next"):
+        self._seed_generators.extend(map(_State, tree.flatten(self.states)))
 
 
 def _get_layer(stock: Function, self: Any, name: Any = None, index: Any = None) -> Any:

@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 from keras_tpu_ext.dropin.patching import Function, wrap
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import means_old
 
 _NN = "keras.src.backend.jax.nn"
 
@@ -42,10 +42,7 @@ def logits_of(output: Any) -> Any:
 
 def _from_logits(stock: Function, target: Any, output: Any, from_logits: bool = False, **kwargs: Any) -> Any:
     logits = logits_of(output)
-    if logits is None:
+    what = f"{stock.__name__}{'(from_logits=True)' if from_logits else ''} of probabilities"
+    if logits is None or not means_old(what, "the same from their logits, as in Keras 2"):
         return stock(target, output, from_logits, **kwargs)
-    if from_logits:
-        told(f"{stock.__name__}(from_logits=True) of probabilities", "the same from their logits, as in Keras 2")
-    else:
-        mapped(f"{stock.__name__} of probabilities", "the same from their logits, as in Keras 2")
     return stock(target, logits, True, **kwargs)

@@ -15,7 +15,7 @@ from keras import ops, tree
 from keras.src.legacy.losses import Reduction
 
 from keras_tpu_ext.dropin.patching import Function, add, wrap
-from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.dropin.report import is_old_program, mapped, means_old
 
 
 class _Labels(threading.local):
@@ -59,17 +59,19 @@ def is_of_keras(function: Any) -> bool:
     return module.split(".")[0] == "keras"
 
 
-def expanded(y_true: Any, y_pred: Any) -> Any:
-    """Return labels with a dimension more, if they have one and the predictions two."""
+def expanded(y_true: Any, y_pred: Any, *, of_keras: bool = False) -> Any:
+    """Return labels with a dimension more, if they have one and the predictions two; Keras's code takes both."""
     ranks = [len(getattr(value, "shape", ())) for value in (y_true, y_pred)]
-    return ops.expand_dims(y_true, -1) if ranks == [1, 2] else y_true
+    if ranks == [1, 2] and (of_keras or means_old("labels of one dimension", "two for a function of the program's")):
+        return ops.expand_dims(y_true, -1)
+    return y_true
 
 
 def _on_old_labels(function: Function) -> Function:
     @functools.wraps(function)
     def on_old_labels(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
         dtype = _LABELS.dtypes[-1] if _LABELS.dtypes else ""
-        if "int" in dtype and not tree.is_nested(y_true):
+        if "int" in dtype and is_old_program() and not tree.is_nested(y_true):
             y_true = ops.cast(y_true, dtype)
         return function(expanded(y_true, y_pred), y_pred, *args, **kwargs)
 

@@ -6,8 +6,12 @@ import functools
 from typing import Any
 
 from keras import ops
+from keras.src import backend
 
 from keras_tpu_ext.dropin.patching import Function, wrap
+from keras_tpu_ext.dropin.report import means_old
+
+_WHAT, _THEN = "merging masked inputs", "all values, and what each mask keeps, as in Keras 2"
 
 
 def install() -> None:
@@ -16,14 +20,26 @@ def install() -> None:
     wrap(
         {
             f"{merge}.compute_mask": _all_masks,
-            f"{merge}._apply_merge_op_and_or_mask": lambda _, self, op_fn, inputs: functools.reduce(op_fn, inputs),
-            "keras.layers.Multiply._merge_function": lambda _, self, inputs: functools.reduce(ops.multiply, inputs),
+            f"{merge}._apply_merge_op_and_or_mask": _merged,
+            "keras.layers.Multiply._merge_function": _product,
         }
     )
 
 
 def _all_masks(stock: Function, self: Any, inputs: Any, mask: Any = None) -> Any:
-    if not isinstance(mask, (tuple, list)):
+    masks = [one for one in mask if one is not None] if isinstance(mask, (tuple, list)) else []
+    if not masks or not means_old(_WHAT, _THEN):
         return stock(self, inputs, mask)
-    masks = [one for one in mask if one is not None]
-    return functools.reduce(ops.logical_and, masks) if masks else None
+    return functools.reduce(ops.logical_and, masks)
+
+
+def _merged(stock: Function, self: Any, op_fn: Function, inputs: Any) -> Any:
+    return functools.reduce(op_fn, inputs) if _masked_as_then(inputs) else stock(self, op_fn, inputs)
+
+
+def _product(stock: Function, self: Any, inputs: Any) -> Any:
+    return functools.reduce(ops.multiply, inputs) if _masked_as_then(inputs) else stock(self, inputs)
+
+
+def _masked_as_then(inputs: Any) -> bool:
+    return any(backend.get_keras_mask(one) is not None for one in inputs) and means_old(_WHAT, _THEN)

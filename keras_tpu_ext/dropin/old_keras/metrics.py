@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext.dropin.old_keras.losses import expanded
+from keras_tpu_ext.dropin.old_keras.losses import expanded, is_of_keras
 from keras_tpu_ext.dropin.patching import Function, add, wrap
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 _DTYPE = re.compile(r"(mixed_)?(b?float|u?int)\d+")
 _ADD_WEIGHT = ("name", "shape", "aggregation", "synchronization", "initializer", "dtype")  # Keras 2's order
@@ -43,7 +43,11 @@ def as_then(metrics: Any, outputs: list[str] | None) -> Any:
         metrics = [metrics]
     count = len(outputs or ())
     if count > 1 and not any(isinstance(of, (list, tuple, dict)) or of is None for of in metrics):
-        told("one list of metrics for several outputs", "each metric for each output")
+        what, then = "one list of metrics for several outputs", "each metric for each output"
+        if len(metrics) != count:  # which Keras 3 refuses
+            told(what, then)
+        elif not means_old(what, then):
+            return metrics
         return [metrics, *([_copied(metric) for metric in metrics] for _ in range(1, count))]
     return metrics
 
@@ -55,17 +59,18 @@ def _copied(metric: Any) -> Any:
 def _get_metric(stock: Function, identifier: Any, y_true: Any, y_pred: Any) -> Any:
     """Name a metric as Keras 2 did, and give it labels as Keras 2 did, with a dimension more where they need it."""
     if isinstance(identifier, str) and identifier[:1].isupper():
-        identifier = keras.metrics.get(identifier)
-        mapped(f"the metric {type(identifier).__name__!r}", f"the name {identifier.name!r}")
+        named = keras.metrics.get(identifier)
+        if means_old(f"the metric {identifier!r}", f"the name {named.name!r}"):
+            identifier = named
     if isinstance(identifier, keras.losses.Loss):
         identifier = keras.metrics.MeanMetricWrapper(identifier, name=identifier.name)
     metric = stock(identifier, y_true, y_pred)
     if "update_state" not in vars(metric):
-        update = metric.update_state
+        update, of_keras = metric.update_state, is_of_keras(getattr(metric, "_fn", type(metric)))
 
         @functools.wraps(update)
         def update_state(y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            return update(expanded(y_true, y_pred), y_pred, *args, **kwargs)
+            return update(expanded(y_true, y_pred, of_keras=of_keras), y_pred, *args, **kwargs)
 
         metric.__dict__["update_state"] = update_state
     return metric

@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.patching import Function, add, owners, wrap
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 _NAMES = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD", "Optimizer", "AdamW")
 _WITHOUT_MEANING = {  # arguments of Keras 2.11 to 2.15 and of legacy optimizers, which files of models hold
@@ -61,7 +61,7 @@ def _with_old_arguments(init: Function, self: Any, learning_rate: Any = 0.001, *
     """Take `lr`, `decay` and what Keras 2 took as a number."""
     _refuse_old_subclass(type(self))
     if type(self) is keras.optimizers.Nadam:
-        told("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
+        means_old("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
     if "lr" in kwargs:
         mapped("lr=", "learning_rate=")
         learning_rate = kwargs.pop("lr")

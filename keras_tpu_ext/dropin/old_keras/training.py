@@ -11,9 +11,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tpu_ext.dropin.old_keras import losses, metrics, optimizers
+from keras_tpu_ext.dropin.old_keras import history, losses, metrics, optimizers
 from keras_tpu_ext.dropin.patching import Function, add, wrap
-from keras_tpu_ext.dropin.report import mapped, told
+from keras_tpu_ext.dropin.report import mapped, means_old, told
 from keras_tpu_ext.tools.migrate.tables.old_arguments import METHOD_ARGUMENTS, ORDERS
 
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
@@ -52,7 +52,10 @@ def _compile(
         if name in kwargs:
             kwargs[name] = metrics.as_then(kwargs[name], names)
     loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
-    self._compile_metrics = None  # with which Keras 3 goes on where there are no new metrics
+    has_none = not any(kwargs.get(name) is not None for name in ("metrics", "weighted_metrics"))
+    what = "a second compile, without metrics"  # Keras 3 keeps those of the first
+    if has_none and getattr(self, "_compile_metrics", None) and means_old(what, "no metrics, as in Keras 2"):
+        self._compile_metrics = None
     stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
     vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
 
@@ -66,10 +69,12 @@ def _as_compiled(model: Any) -> Iterator[None]:
     """Train what was trainable when the model was compiled, as the discriminator of a GAN that is frozen later."""
     now, compiled = _trainable(model), vars(model).get("_kte_trainable", {})
     then = [(layer, compiled.get(id(layer), trains)) for layer, trains in now]
-    if all(a[1] == b[1] for a, b in zip(now, then, strict=True)):
+    changed = any(a[1] != b[1] for a, b in zip(now, then, strict=True))
+    if not changed or not means_old(
+        f"{model.name}: trainable= after compile", "what trained when it was compiled, as in Keras 2"
+    ):
         yield
         return
-    told(f"{model.name}: trainable= after compile", "what trained when it was compiled, as in Keras 2")
     try:
         _set_trainable(then)
         yield
@@ -105,7 +110,8 @@ def _third_by_its_kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
 def _loop(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Take the old arguments of `fit`, `evaluate` and `predict`."""
     with _as_compiled(self) if stock.__name__ == "fit" else contextlib.nullcontext():
-        return stock(self, *args, **_of_loop(kwargs))
+        found = stock(self, *args, **_of_loop(kwargs))
+    return history.with_both_rates(found) if stock.__name__ == "fit" else found
 
 
 def _of_loop(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,6 @@ def _set_seed(stock: patching.Function, seed: Any) -> None:
     _SEEDS.clear()
     if random.getstate() == random.Random(int(seed)).getstate():
         return  # by keras.utils.set_random_seed, say: Keras draws from Python's numbers, which begin anew, too
-    report.mapped("tf.random.set_seed", "the same, and a seed of Keras's random numbers")
     _SEEDS.append(random.Random(int(seed)))
     global_state.set_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR, None)
 
