@@ -50,7 +50,7 @@ def replace(makers: Mapping[str, Callable[[Any], Any]], target: Any = None) -> N
             is_method = isinstance(raw, (classmethod, staticmethod))
             stock = raw.__func__ if is_method else getattr(owner, attribute)
             made = make(stock)
-            if inspect.isfunction(made):
+            if inspect.isfunction(made) and inspect.isroutine(stock):
                 functools.update_wrapper(made, stock)
                 with contextlib.suppress(ValueError):
                     vars(made)["__signature__"] = inspect.signature(stock)

@@ -210,6 +210,7 @@ def test_moving_variance_of_images_is_of_samples(fused, below):
         ("sigmoid", keras.losses.BinaryCrossentropy(from_logits=True), [[0, 1]]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The output of layer:UserWarning")  # programs do not see it: quiet.py
 def test_losses_are_of_logits(activation, loss, target, exact):
     with strategy_scope(require="cpu", exact=exact):
         dense = layers.Dense(2, activation=activation, use_bias=False, weights=[np.diag([30.0, -30.0])], input_dim=2)
