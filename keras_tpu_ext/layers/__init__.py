@@ -2,6 +2,7 @@
 
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization as BatchNormalization
 from keras_tpu_ext.layers.device_normalization import DeviceNormalization as DeviceNormalization
+from keras_tpu_ext.layers.dropout import Dropout as Dropout
 from keras_tpu_ext.layers.for_tpu import for_tpu as for_tpu
 from keras_tpu_ext.layers.mixing import CutMix as CutMix
 from keras_tpu_ext.layers.mixing import MixUp as MixUp
@@ -14,6 +15,7 @@ __all__ = [
     "BatchNormalization",
     "CutMix",
     "DeviceNormalization",
+    "Dropout",
     "for_tpu",
     "MixUp",
     "OneHotEmbedding",
