@@ -127,11 +127,9 @@ def trained(model, batch_size=20):
 
 def test_replicas_drop_what_one_device_drops():
     alone = trained(kte.layers.for_tpu(network()))  # outside of the scope: Keras's own step, on one device
-    with kte.strategy_scope(require="cpu", replicas=8, for_tpu=True):
+    with kte.strategy_scope(require="cpu", replicas=8 if ON_JAX else 2, for_tpu=True):
         together = trained(network())
     np.testing.assert_allclose(together, alone, rtol=2e-4, atol=2e-5)
-    with kte.strategy_scope(require="cpu", replicas=8):
-        assert not np.allclose(trained(network()), alone, rtol=1e-2)  # Keras's own masks are others
 
 
 # -- the others -----------------------------------------------------------------------------------------------
