@@ -10,6 +10,7 @@ from keras_tpu_ext.layers.one_hot_embedding import OneHotEmbedding as OneHotEmbe
 from keras_tpu_ext.layers.random_affine import RandomAffine as RandomAffine
 from keras_tpu_ext.layers.random_erasing import RandomErasing as RandomErasing
 from keras_tpu_ext.layers.random_flip_crop import RandomFlipCrop as RandomFlipCrop
+from keras_tpu_ext.layers.remat import remat as remat
 
 __all__ = [
     "BatchNormalization",
@@ -22,6 +23,7 @@ __all__ = [
     "RandomAffine",
     "RandomErasing",
     "RandomFlipCrop",
+    "remat",
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
@@ -81,7 +82,7 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
             write = "keras.Sequential([keras.Input((28, 28, 1)), ...]), or keras.Model(inputs, outputs)"
             raise check.argument_error("for_tpu", "model", needed, got, write)
         check_keras3("for_tpu of a layer, or of a model with its own `call`,", "kte.layers.BatchNormalization")
-        model.call = _ComputedForTpu(model)
+        model.call = ChangedCall(model, _compute_for_tpu)
         return model
     done: collections.Counter[str] = collections.Counter()
     cloned = _clone(model, ghost_batch_size, done)
@@ -130,16 +131,28 @@ def check_keras3(what: str, instead: str) -> None:
         raise ArgumentError(f"{what} needs Keras 3; this is Keras 2. Write: {instead}")
 
 
-class _ComputedForTpu:
-    """The `call` of a layer, with operations that cost a TPU less."""
+class ChangedCall:
+    """The `call` of a layer, with something done around it.
 
-    def __init__(self, layer: Any) -> None:
-        self.layer = layer  # a copy of the layer has one that calls the copy
+    Args:
+        layer: The layer, whose attribute `call` this will be.
+        around: Called with the layer, its `call` so far, and the positional and the keyword arguments of a call.
+    """
+
+    def __init__(self, layer: Any, around: Callable[..., Any]) -> None:
+        # A copy of the layer has a copy of this, which refers to the copy of the layer.
+        self._layer, self._around, self._before = layer, around, vars(layer).get("call")
         functools.update_wrapper(self, type(layer).call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _runtime.tpu_operations():
-            return type(self.layer).call(self.layer, *args, **kwargs)
+        """Call the layer."""
+        call = self._before or functools.partial(type(self._layer).call, self._layer)
+        return self._around(self._layer, call, args, kwargs)
+
+
+def _compute_for_tpu(layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    with _runtime.tpu_operations():
+        return call(*args, **kwargs)
 
 
 def _array(weight: Any) -> Any:

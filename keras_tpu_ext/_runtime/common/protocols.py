@@ -560,4 +560,6 @@ class Runtime:
     import_addons: Callable[[], ModuleType]
     # A context in which Keras's operations cost a TPU less, with the same results; `None` on Keras 2.
     tpu_operations: Callable[[], AbstractContextManager[None]] | None
+    # Computes a call of a layer again in the backward pass; see `jax/remat.py`. `None` but on JAX.
+    remat: Callable[..., Nest] | None
     message_terms: MessageTerms

@@ -26,5 +26,6 @@ runtime = Runtime(
     TrainStep=TrainStep,
     import_addons=import_addons,
     tpu_operations=functools.partial(tpu_operations, batch),
+    remat=None,
     message_terms=message_terms,
 )
