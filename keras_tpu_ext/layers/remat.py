@@ -17,7 +17,7 @@ _POLICIES = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_savea
 def remat(model: Any, *, policy: Policy = "nothing_saveable") -> Any:
     """Let the blocks of a model, or a layer, compute their activations again in the backward pass.
 
-    That takes less memory and more time, of which `preflight` says how much, and gives the same numbers, also those of
+    That takes less memory and more time (`preflight` says how much), and gives the same numbers, also those of
     dropout. Blocks are the composite layers whose class occurs several times in the model, such as the decoder layers
     of keras-hub; of each, only its inputs are kept, and what `policy` says.
 
