@@ -289,12 +289,6 @@ def test_outside_nothing_is_changed():
     assert keras.src.ops.nn._layer_normalization is before
 
 
-def test_what_cannot_be_is_said():
-    with pytest.raises(
-        ArgumentError, match="`model` must be a Keras layer, or a model that knows its inputs; got int"
-    ):
-        kte.layers.for_tpu(3)
-    with pytest.raises(ArgumentError, match="which is not built"):
-        kte.layers.for_tpu(keras.Sequential([keras.layers.Dense(1)], name="s"))
+def test_without_the_exact_step_it_is_refused():
     with pytest.raises(ArgumentError, match="for_tpu=True changes the exact step"):
         kte.strategy_scope(for_tpu=True, exact=False)
