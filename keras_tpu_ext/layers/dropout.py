@@ -12,10 +12,10 @@ class Dropout(_runtime.keras.layers.Dropout):
     """`keras.layers.Dropout` whose mask depends only on the seed, the number of the call, and the index in the batch.
 
     So N replicas drop exactly what one device drops, nothing is kept for the gradient, and a TPU fuses the mask into
-    what surrounds it: docs/layers.md says what that saves. The mask is a hash, pcg3d, by Jarzynski and Olano: Hash
-    functions for GPU rendering, Journal of Computer Graphics Techniques 9(3), 2020,
-    http://jcgt.org/published/0009/03/02/. Other layers drop in the same way after `for_tpu(layer)`, and whole models
-    in `strategy_scope(for_tpu=True)`.
+    what surrounds it: docs/layers.md says what that saves, and which statistical tests it passes. The mask is a hash,
+    two rounds of the finalizer of MurmurHash3 with a key each. Other layers drop in the same way after
+    `for_tpu(layer)`, and whole models in `strategy_scope(for_tpu=True)`. Source: Appleby, 2011,
+    https://github.com/aappleby/smhasher/wiki/MurmurHash3.
 
     A saved model has it as `keras.layers.Dropout`, which Keras loads without this package.
 
