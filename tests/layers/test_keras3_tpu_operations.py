@@ -259,6 +259,22 @@ def test_layers_within_layers_drop_by_the_hash():
     np.testing.assert_allclose(outputs(model, 2), outputs(model, 4)[:2], rtol=1e-5)  # Keras's masks are of the shape
 
 
+@pytest.mark.skipif(not ON_JAX, reason="what is traced is looked at on JAX")
+def test_no_random_numbers_of_jax_are_left():
+    import jax
+
+    def drawn(model):
+        state = [
+            [variable.value for variable in part]
+            for part in (model.trainable_variables, model.non_trainable_variables)
+        ]
+        x = np.ones((2, 6, 16), "float32")
+        return str(jax.make_jaxpr(lambda *parts: model.stateless_call(*parts, x, training=True))(*state))
+
+    assert "random" in drawn(transformer())
+    assert "random" not in drawn(kte.layers.for_tpu(transformer()))
+
+
 def test_a_file_has_the_layers_of_keras(tmp_path):
     inputs = keras.Input((8,))
     x = keras.layers.LayerNormalization()(kte.layers.Dropout(0.5)(keras.layers.Dense(8, "gelu")(inputs)))
