@@ -38,23 +38,29 @@ class Embeddings(keras.layers.Layer):
 class Bert(keras.Model):
     """BERT for pre-training: masked words and the next sentence.
 
-    Source: https://arxiv.org/abs/1810.04805, without its dropout.
+    Source: https://arxiv.org/abs/1810.04805; its dropout is `dropout=0.1`.
     """
 
-    def __init__(self, layers: int, width: int, heads: int, flash_attention: bool | None, **kwargs: Any) -> None:
+    def __init__(
+        self, layers: int, width: int, heads: int, flash_attention: bool | None, dropout: float = 0.0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+
+        def dropped(x: Any) -> Any:
+            return keras.layers.Dropout(dropout)(x) if dropout else x
+
         self.embeddings = Embeddings(width, name="embeddings")
         self.first = keras.layers.LayerNormalization(epsilon=1e-12, name="norm")
         tokens = keras.Input((TOKENS, width))
         x = tokens
         for i in range(layers):
             attention = keras.layers.MultiHeadAttention(
-                heads, width // heads, flash_attention=flash_attention, name=f"attention{i}"
+                heads, width // heads, dropout=dropout, flash_attention=flash_attention, name=f"attention{i}"
             )
-            x = keras.layers.LayerNormalization(epsilon=1e-12)(x + attention(x, x))
+            x = keras.layers.LayerNormalization(epsilon=1e-12)(x + dropped(attention(x, x)))
             hidden = keras.layers.Dense(4 * width, "gelu", name=f"wide{i}")(x)
             x = keras.layers.LayerNormalization(epsilon=1e-12)(
-                x + keras.layers.Dense(width, name=f"narrow{i}")(hidden)
+                x + dropped(keras.layers.Dense(width, name=f"narrow{i}")(hidden))
             )
         self.encoder = keras.Model(tokens, x, name="encoder")
         self.transform = keras.layers.Dense(width, "gelu", name="transform")
@@ -78,14 +84,22 @@ class TpuBert(kte.TPUModel, Bert):
     """`Bert` with the exact step."""
 
 
-def compiled(layers: int = 24, width: int = 1024, heads: int = 16, flash_attention: bool | None = None) -> Any:
+def compiled(
+    layers: int = 24,
+    width: int = 1024,
+    heads: int = 16,
+    flash_attention: bool | None = None,
+    *,
+    dropout: float = 0.0,
+    optimizer: Any = None,
+) -> Any:
     """Return a BERT in mixed_bfloat16 with LAMB, by default the large one."""
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
-    model = TpuBert(layers, width, heads, flash_attention)
+    model = TpuBert(layers, width, heads, flash_attention, dropout)
     losses = {
         name: keras.losses.SparseCategoricalCrossentropy(from_logits=True, name=name) for name in ("words", "next")
     }
-    model.compile(keras.optimizers.Lamb(1e-3), losses)
+    model.compile(optimizer or keras.optimizers.Lamb(1e-3), losses)
     return model
 
 

@@ -173,6 +173,19 @@ def resnet50_layers() -> Iterator[str]:
             yield f"| {' | '.join(cells)} | {row['collectives']} |"
 
 
+def transformers() -> Iterator[str]:
+    """Yield a row for each transformer: Keras's own step and that of `for_tpu=True`."""
+    yield "| model | slice | Keras | for_tpu | by that of Keras | MFU | HBM | time to compile |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for row in result("transformers-jax.txt")["rows"]:
+        ours, stock = row["for_tpu"], row["stock"]
+        times = [f"{1e3 * one['seconds']:.1f} ms" for one in (stock, ours)]
+        cells = [row["model"], row["target"], *times, f"{ours['seconds'] / stock['seconds']:.3f}"]
+        cells += [f"{stock['mfu']:.2f} to {ours['mfu']:.2f}"]
+        cells += [f"{ours[key] / stock[key]:.2f}" for key in ("hbm_bytes", "compile_seconds")]
+        yield f"| {' | '.join(cells)} |"
+
+
 def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
     """Yield a row for each layer and shape, with a pair of columns for each slice."""
     rows = [row for name in _LAYERS for row in result(f"layers-{name}-jax.txt")["rows"] if is_wanted(row["layer"])]
@@ -466,6 +479,7 @@ TABLES = {
         tpu_program,
         memory_limit,
         resnet50_layers,
+        transformers,
         layers,
         layers_not_shipped,
         break_even,

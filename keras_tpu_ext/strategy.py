@@ -57,6 +57,7 @@ class Scope(HtmlSentence):
         precision: Name of the dtype policy that is set inside the block; `None` leaves the policy alone.
         note: Why this hardware was chosen, in words.
         exact: Whether plain Keras models made inside the block use the training step of `TPUModel`.
+        for_tpu: Whether models made inside the block compute with operations that cost a TPU less.
         mesh: Name and size of each axis of the mesh over which models are sharded; `None` if they are not sharded.
 
     Example:
@@ -84,6 +85,7 @@ class Scope(HtmlSentence):
     precision: str | None = None
     note: str = ""
     exact: bool = True
+    for_tpu: bool = False
     mesh: tuple[tuple[str, int], ...] | None = None
     _entered: _Entered = dataclasses.field(default_factory=_Entered, repr=False, compare=False)
 
@@ -104,7 +106,7 @@ class Scope(HtmlSentence):
             if self.precision is not None:
                 stack.enter_context(_precision.policy_scope(self.precision))
             if self.exact:
-                stack.enter_context(_runtime.models.exact_models(_runtime.TrainStep))
+                stack.enter_context(_runtime.models.exact_models(_runtime.TrainStep, for_tpu=self.for_tpu))
             stack.enter_context(_runtime.devices.scope(self.strategy))
             yield
 
@@ -187,6 +189,7 @@ def strategy_scope(
     replicas: int | None = None,
     precision: str | None = None,
     exact: bool = True,
+    for_tpu: bool = False,
     shard: Any = None,
     mesh: Any = None,
 ) -> Scope:
@@ -218,6 +221,11 @@ def strategy_scope(
             of `TPUModel` and the arguments of `TPUModel.compile`, and their batch normalizations use the statistics
             of the whole batch. A model's class, name and file do not change. Defaults to `True`; with `False` models
             keep Keras's own step.
+        for_tpu: Whether models that are made or compiled inside the block compute dropout, layer normalization, gelu
+            and the cross-entropy of integer labels with operations that cost a TPU less; docs/layers.md says how much
+            less. Numbers are equal up to rounding, but for those of dropout: with it N replicas drop exactly what one
+            device drops, and Keras's own random numbers are others. It applies to every layer, also to those of
+            keras-hub, and changes no class, weight or file. Keras 3 only. Defaults to `False`.
         shard: How to shard models that do not fit on one device; on Keras 3 on JAX only. `None` (default): every
             device holds the whole model. `"fsdp"`: weights, gradients and optimizer state are sharded over the data
             axis, and over further axes of `mesh` as in tensor parallelism; layouts are chosen from shapes and layers.
@@ -255,12 +263,17 @@ def strategy_scope(
     """
     _check_arguments(require, tpu, replicas, precision)
     check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
+    check.one_of("strategy_scope", "for_tpu", for_tpu, (True, False), example="True")
+    if for_tpu and not exact:
+        raise ArgumentError("for_tpu=True changes the exact step, and exact=False does without it. Leave one out.")
+    if for_tpu and _runtime.tpu_operations is None:
+        raise ArgumentError("strategy_scope(for_tpu=True) needs Keras 3; this is Keras 2. Leave `for_tpu` out.")
     axes = check_sharding("strategy_scope", shard, mesh, replicas)
     wanted = WantedDevices(replicas, axes)
     address = find_tpu(tpu)
     if require is None and tpu not in ("auto", False):
         require = "tpu"  # a user who names a TPU does not want to train on a CPU
-    scope = dataclasses.replace(_open(require, address, wanted), exact=exact)
+    scope = dataclasses.replace(_open(require, address, wanted), exact=exact, for_tpu=for_tpu)
     if shard is not None:
         scope = _sharded(scope, shard, axes)
     if precision is not None:

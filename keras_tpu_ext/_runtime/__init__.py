@@ -20,6 +20,8 @@ _runtime = load()
 TrainStep = _runtime.TrainStep
 import_addons = _runtime.import_addons
 message_terms = _runtime.message_terms
+remat = _runtime.remat
+tpu_operations = _runtime.tpu_operations
 
 batch = _runtime.batch
 devices = _runtime.devices

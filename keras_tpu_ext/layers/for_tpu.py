@@ -1,13 +1,16 @@
-"""Existing models with layers that cost a TPU less."""
+"""Existing models and layers that cost a TPU less."""
 
 from __future__ import annotations
 
 import collections
+import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization
 
 layers = _runtime.keras.layers
@@ -23,8 +26,11 @@ _NORMALIZATIONS = (layers.BatchNormalization, BatchNormalization)  # but no subc
 
 
 def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
-    """Return a copy of a model that predicts the same and trains faster on a TPU.
+    """Return a copy of a model, or a layer itself, that computes the same and trains faster on a TPU.
 
+    - Dropout, layer normalization and gelu, in every layer at any depth, are computed with fewer operations. Numbers
+      are equal up to rounding, but for those of dropout, which are others than Keras's: N replicas drop exactly what
+      one device drops. On Keras 3 only.
     - Every `keras.layers.BatchNormalization` becomes a `keras_tpu_ext.layers.BatchNormalization`, whose gradient
       reads memory less often. On TensorFlow its moments are then also those of the whole batch, not those of each
       replica's part as in Keras; `ghost_batch_size` splits the batch again.
@@ -37,17 +43,21 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
     `training=False`. One log line says what was done. What each change gains by the compiler's estimate is in
     docs/layers.md.
 
+    A layer, or a model with its own `call`, is returned itself: its call then computes as in the first point. For a
+    whole program, with its loss, there is `strategy_scope(for_tpu=True)`. What is saved are Keras's own layers.
+
     Args:
         model: A functional model, or a `Sequential` that knows its input shape; it may contain such models. A
-            `TPUModel` of inputs and outputs is accepted too, and a plain model is returned.
+            `TPUModel` of inputs and outputs is accepted too, and a plain model is returned. Or any layer, or a model
+            with its own `call`.
         ghost_batch_size: As in `BatchNormalization`. Defaults to `None`, the whole batch.
 
     Returns:
-        A `keras.Model` that is not compiled; `TPUModel.from_model` accepts it.
+        A `keras.Model` that is not compiled; `TPUModel.from_model` accepts it. Or the layer.
 
     Raises:
-        ArgumentError: If `model` is not made of inputs and outputs, or `ghost_batch_size` is not an integer of at
-            least 1.
+        ArgumentError: If `model` is no layer, or a `Sequential` that does not know its input shape, or
+            `ghost_batch_size` is not an integer of at least 1; on Keras 2 if it is not made of inputs and outputs.
 
     Example:
         ```python
@@ -64,10 +74,16 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
         ```
     """
     ghost_batch_size = check.optional(check.integer, "for_tpu", "ghost_batch_size", ghost_batch_size, example=128)
-    if not isinstance(model, _runtime.keras.Model) or _runtime.models.inputs_and_outputs(model) is None:
-        needed = "a Keras model made of inputs and outputs, which tell what follows what"
-        write = "keras.Model(inputs, outputs), or use kte.layers.BatchNormalization in your own layers"
-        raise check.argument_error("for_tpu", "model", needed, type(model).__name__, write)
+    is_model = isinstance(model, _runtime.keras.Model)
+    if not is_model or _runtime.models.inputs_and_outputs(model) is None:
+        if not isinstance(model, layers.Layer) or isinstance(model, _runtime.keras.Sequential):
+            needed = "a Keras layer, or a model that knows its inputs"
+            got = f"{model.name!r}, which is not built" if is_model else type(model).__name__
+            write = "keras.Sequential([keras.Input((28, 28, 1)), ...]), or keras.Model(inputs, outputs)"
+            raise check.argument_error("for_tpu", "model", needed, got, write)
+        check_keras3("for_tpu of a layer, or of a model with its own `call`,", "kte.layers.BatchNormalization")
+        model.call = ChangedCall(model, _compute_for_tpu)
+        return model
     done: collections.Counter[str] = collections.Counter()
     cloned = _clone(model, ghost_batch_size, done)
     _LOG.info("for_tpu: %d BatchNormalization replaced, %d biases left out", done["replaced"], done["left out"])
@@ -91,8 +107,9 @@ def _clone(model: Any, ghost_batch_size: int | None, done: collections.Counter[s
         if new_class is layers.BatchNormalization and not getattr(layer, "renorm", False):
             new_class, config["ghost_batch_size"] = BatchNormalization, ghost_batch_size
             done["replaced"] += 1
-        pairs.append((layer, new_class.from_config(config)))
-        return pairs[-1][1]
+        new = new_class.from_config(config)
+        pairs.append((layer, new if _runtime.tpu_operations is None else for_tpu(new)))
+        return new
 
     cloned = _runtime.models.clone(model, clone_layer)
     offsets = {id(biases[id(layer)]): _array(layer.bias) for layer, _ in pairs if id(layer) in biases}
@@ -106,6 +123,36 @@ def _clone(model: Any, ghost_batch_size: int | None, done: collections.Counter[s
             mean.assign(_array(mean) - offsets[id(layer)])
     done["left out"] += len(biases)
     return cloned
+
+
+def check_keras3(what: str, instead: str) -> None:
+    """Raise an `ArgumentError` on Keras 2."""
+    if _runtime.tpu_operations is None:
+        raise ArgumentError(f"{what} needs Keras 3; this is Keras 2. Write: {instead}")
+
+
+class ChangedCall:
+    """The `call` of a layer, with something done around it.
+
+    Args:
+        layer: The layer, whose attribute `call` this will be.
+        around: Called with the layer, its `call` so far, and the positional and the keyword arguments of a call.
+    """
+
+    def __init__(self, layer: Any, around: Callable[..., Any]) -> None:
+        # A copy of the layer has a copy of this, which refers to the copy of the layer.
+        self._layer, self._around, self._before = layer, around, vars(layer).get("call")
+        functools.update_wrapper(self, type(layer).call)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer."""
+        call = self._before or functools.partial(type(self._layer).call, self._layer)
+        return self._around(self._layer, call, args, kwargs)
+
+
+def _compute_for_tpu(layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    with _runtime.tpu_operations():
+        return call(*args, **kwargs)
 
 
 def _array(weight: Any) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import keras
 import pytest
 
 import keras_tpu_ext as kte
+from kind_of_keras import IS_KERAS2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Row:
         draws: Whether it draws random numbers when it trains, a `keras.random.SeedGenerator` of its own on Keras 3.
         keeps_dtype: Whether the outputs have the dtype of the inputs under every policy.
         call: More arguments of the call.
+        saved_as: The class of Keras that a file has; `None` for the class itself.
     """
 
     layer: type
@@ -39,6 +42,7 @@ class Row:
     draws: bool = False
     keeps_dtype: bool = False
     call: dict[str, Any] = dataclasses.field(default_factory=dict)
+    saved_as: type | None = None
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in (self.options | self.call).items())
@@ -88,6 +92,10 @@ LAYERS = [
     Row(_L.RandomAffine, {"seed": 1}, (4, 6, 5, 3), non_trainable=1, keeps_dtype=True, call={"training": True}),
     Row(_L.RandomErasing, {"seed": 1}, (4, 6, 6, 3), non_trainable=1, keeps_dtype=True, call={"training": True}),
 ]
+
+if not IS_KERAS2:
+    of_keras = keras.layers.Dropout
+    LAYERS.append(Row(_L.Dropout, {"rate": 0.5, "seed": 1}, (4, 6), masks=True, draws=True, saved_as=of_keras))
 
 # They take and return pairs of images and labels, which no such check does: their own tests do what it would.
 OF_PAIRS = {_L.MixUp, _L.CutMix}

@@ -260,16 +260,22 @@ def test_what_was_done_is_logged_in_one_line(caplog):
     assert caplog.messages == ["for_tpu: 3 BatchNormalization replaced, 3 biases left out"]
 
 
-def test_a_model_without_a_graph_is_refused():
-    class Mine(keras.Model):
-        """A subclassed model."""
-
-    with pytest.raises(
-        ArgumentError, match=r"`model` must be .* made of inputs and outputs.*got Mine\. Write keras\.Model"
-    ):
-        kte.layers.for_tpu(Mine())
-    with pytest.raises(ArgumentError, match="got list"):
+def test_what_is_no_layer_is_refused():
+    with pytest.raises(ArgumentError, match=r"`model` must be a Keras layer, or .*got list\. Write keras\.Seq"):
         kte.layers.for_tpu([])
+    with pytest.raises(ArgumentError, match="got 'open', which is not built"):
+        kte.layers.for_tpu(keras.Sequential([keras.layers.Dense(1)], name="open"))
+
+
+@pytest.mark.runtimes("keras2_tf")
+@pytest.mark.gate_on("keras2_tf221")
+def test_a_layer_and_dropout_need_keras_3():
+    with pytest.raises(ArgumentError, match=r"for_tpu of a layer.*needs Keras 3; this is Keras 2\. Write: kte"):
+        kte.layers.for_tpu(keras.layers.Dense(1))
+    with pytest.raises(ArgumentError, match=r"Dropout needs Keras 3.*Write: keras\.layers\.Dropout"):
+        kte.layers.Dropout(0.5)
+    with pytest.raises(ArgumentError, match=r"for_tpu=True\) needs Keras 3"):
+        kte.strategy_scope(require="cpu", for_tpu=True)
 
 
 def test_a_size_that_is_none_is_refused():

@@ -117,6 +117,10 @@ keras2/batch_statistics.py
   trace: a layer's _activity_regularizer: only examples count
 training/process_group.py
   call: a callback list's callbacks: only the chief writes
+keras3/tpu_operations.py
+  call: keras.src.backend.random.dropout: a mask by a hash, the same on any number of replicas
+  call: keras.src.ops.nn._layer_normalization: statistics in one pass
+  call: keras.src.backend.nn.gelu, sparse_categorical_crossentropy: fewer operations, the same numbers
 keras3/enqueuer.py
   call: an enqueuer's ready_queue: no batch is read twice
   call: a data adapter's on_epoch_begin: no batch is read twice

@@ -25,6 +25,8 @@ keras.src.backend: in_symbolic_scope
 keras.src.callbacks.backup_and_restore:BackupAndRestore. _save_model
 keras.src.layers.layer:Layer. _flatten_layers
 keras.src.models.functional: Functional
+keras.src.ops: nn
+keras.src.ops.nn: _layer_normalization
 keras.src.optimizers.base_optimizer:BaseOptimizer. _get_variable_index _track_variable
 keras.src.saving.keras_saveable:KerasSaveable. _unpickle_model
 keras.src.saving.object_registration: GLOBAL_CUSTOM_NAMES

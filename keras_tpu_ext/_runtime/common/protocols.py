@@ -190,8 +190,11 @@ class Devices(Protocol):
 class Models(Protocol):
     """Inspection of Keras models."""
 
-    def exact_models(self, trainer: type) -> AbstractContextManager[object]:
-        """Return a context in which each plain model that is created or used takes the exact step of `trainer`."""
+    def exact_models(self, trainer: type, *, for_tpu: bool = False) -> AbstractContextManager[object]:
+        """Return a context in which each plain model that is created or used takes the exact step of `trainer`.
+
+        Models that are made or compiled in it with `for_tpu` compute with `tpu_operations`.
+        """
 
     def reopened_by_clear_session(
         self, make_context: Callable[[], AbstractContextManager[object]]
@@ -233,6 +236,9 @@ class Models(Protocol):
 
     def plain_model(self, inputs: Nest, outputs: Nest, name: str) -> Model:
         """Return Keras's own model of `inputs` and `outputs`, even where plain models take the exact step."""
+
+    def save_as(self, variant: type, cls: type) -> None:
+        """Let objects of the class `variant` be saved as those of `cls`."""
 
     def softmaxes(self, model: Model) -> list[tuple[str, str, str]]:
         """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth."""
@@ -552,4 +558,8 @@ class Runtime:
     training_state: TrainingState
     TrainStep: Any  # the mixin for `keras.Model` with an exact step
     import_addons: Callable[[], ModuleType]
+    # A context in which Keras's operations cost a TPU less, with the same results; `None` on Keras 2.
+    tpu_operations: Callable[[], AbstractContextManager[None]] | None
+    # Computes a call of a layer again in the backward pass; see `jax/remat.py`. `None` but on JAX.
+    remat: Callable[..., Nest] | None
     message_terms: MessageTerms

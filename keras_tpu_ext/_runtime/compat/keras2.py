@@ -112,7 +112,7 @@ def compiled_metrics_of(model: Model) -> Any:
     return model.compiled_metrics
 
 
-def save_as(variant: type[Model], cls: type[Model]) -> None:
+def save_as(variant: type, cls: type) -> None:
     """Let models of the class `variant` be saved as those of `cls`."""
     for name in ("_keras_api_names", "_keras_api_names_v1"):
         if name in vars(cls):

@@ -23,6 +23,7 @@ _get_keras_mask: Any = private("keras.src.backend.common.masking:get_keras_mask"
 _set_keras_mask: Any = private("keras.src.backend.common.masking:set_keras_mask")
 _in_symbolic_scope: Any = private("keras.src.backend:in_symbolic_scope")
 Functional: Any = private("keras.src.models.functional:Functional")
+ops_nn: Any = private("keras.src.ops.nn")
 
 VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
 # Whether the loss of an activity regulariser is divided by the size of the batch.
@@ -130,7 +131,7 @@ def compiled_metrics_of(model: keras.Model) -> Any:
     return model._compile_metrics
 
 
-def save_as(variant: type[Model], cls: type[Model]) -> None:
+def save_as(variant: type, cls: type) -> None:
     """Let models of the class `variant` be saved as those of `cls`."""
     if cls in _names_of_exported:
         _names_of_exported[variant] = _names_of_exported[cls]

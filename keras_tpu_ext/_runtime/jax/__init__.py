@@ -1,11 +1,14 @@
 """Keras 3 on JAX, which today's TPU images offer; TensorFlow need not be installed."""
 
+import functools
 from typing import cast
 
 from keras_tpu_ext._runtime.common.protocols import MessageTerms, Ops, Runtime
 from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, progress, training_state
 from keras_tpu_ext._runtime.jax.program import TrainStep
+from keras_tpu_ext._runtime.jax.remat import remat
 from keras_tpu_ext._runtime.keras3 import import_addons
+from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
 from keras_tpu_ext._runtime.training import models, policies
 
 message_terms = MessageTerms(
@@ -24,5 +27,7 @@ runtime = Runtime(
     training_state=training_state,
     TrainStep=TrainStep,
     import_addons=import_addons,
+    tpu_operations=functools.partial(tpu_operations, batch),
+    remat=remat,
     message_terms=message_terms,
 )

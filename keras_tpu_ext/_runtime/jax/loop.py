@@ -124,6 +124,7 @@ def stateless(
         keras.StatelessScope(state_mapping=list(zip(variables, own, strict=True))) as scope,
         batch_context(data, examples),
         exclude_padding(model._flatten_layers()),
+        model._kte.operations(),
     ):
         outputs, state = step(state, data)
     return outputs, state, [scope.get_current_value(variable) for variable in variables]

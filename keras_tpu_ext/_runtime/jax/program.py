@@ -56,6 +56,7 @@ from keras_tpu_ext._runtime.jax.update import (
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses, reduced, track_all_variables
+from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
 from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
@@ -78,6 +79,7 @@ class JaxProgram(ExactProgram):
 
     adapter = JaxAdapter()
     facts = _batch
+    tpu_operations = staticmethod(tpu_operations)
     process_group = staticmethod(JaxProcessGroup)
     make_step_state = staticmethod(make_step_state)
     make_schedule = staticmethod(ExecutionSchedule)

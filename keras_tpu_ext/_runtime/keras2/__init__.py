@@ -21,6 +21,8 @@ runtime = Runtime(
     training_state=training_state,
     TrainStep=TrainStep,
     import_addons=import_addons,
+    tpu_operations=None,
+    remat=None,
     message_terms=dataclasses.replace(
         message_terms, plain_model="its step on replicas is a mean of each replica's own mean", keras="Keras 2"
     ),

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Variable
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
+from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
 from keras_tpu_ext._runtime.keras3_tf.adapter import Keras3TensorFlowAdapter
 from keras_tpu_ext._runtime.keras3_tf.training_state import read_in_passes
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
@@ -34,6 +35,7 @@ class Keras3TensorFlowProgram(TensorFlowProgram):
 
     adapter = Keras3TensorFlowAdapter()
     facts = _batch
+    tpu_operations = staticmethod(tpu_operations)
 
     def make_train_function(self) -> Callable[..., Any]:
         """Return the function that `fit` calls for one execution."""

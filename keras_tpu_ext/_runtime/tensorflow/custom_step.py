@@ -98,7 +98,7 @@ def _on_whole_batch(model: Model, step: Step) -> Step:
             sums = [each for each in variables if is_per_replica(each) and each.dtype.is_floating]
             for variable in sums:
                 variable.assign(variable * tf.cast(replicas, variable.dtype))
-            with whole_batch_view():
+            with whole_batch_view(), model._kte.operations():
                 logs = step(data)
             for variable in sums:
                 variable.assign(variable / tf.cast(replicas, variable.dtype))
@@ -118,6 +118,7 @@ def _on_own_part(model: Model, step: Step) -> Step:
             batch_context(data, "own", stands_in=True) as batch,
             model._kte.adapter.exclude_padding(model),
             mask_metrics(model._kte.adapter.custom_metrics(model)),
+            model._kte.operations(),
         ):
             logs = step(one_row_if_empty(data, batch.has_any))
             if step.__name__ == "train_step" and num_replicas() > 1 and not batch.is_shared and not warned:

@@ -72,7 +72,7 @@ class TensorFlowProgram(ExactProgram):
             return predict_on_whole_batch(self.model.predict_step, data)
         x, _, _ = keras.utils.unpack_x_y_sample_weight(with_none(data))
         has_rows = has_any(x)
-        with prediction_context(data, has_rows):
+        with prediction_context(data, has_rows), self.operations():
             outputs = self.adapter.forward(self.model, one_row_if_empty(x, has_rows), training=False)
         outputs = no_row_if_empty(outputs, has_rows)
         return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
@@ -210,7 +210,7 @@ class TensorFlowProgram(ExactProgram):
         """Within the block `data`, of which `x`, `y` and `sample_weight` are returned, is the batch."""
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
-        with batch_context(data):
+        with batch_context(data), self.operations():
             yield keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
 
     def _augmented(self, x: Nest, y: Nest) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import builtin_models, compiled_with, keras, save_as
 from keras_tpu_ext._runtime.training.model import ExactModel, call_exact
+from keras_tpu_ext._runtime.training.program import BLOCK
 
 _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
@@ -35,7 +36,9 @@ _INSIDE = _Inside()
 class exact_models(patched):  # noqa: N801, a context manager like those of contextlib
     """A context in which each plain model that this thread creates or uses takes the exact step."""
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, *, for_tpu: bool = False) -> None:
+        self._for_tpu = for_tpu
+        self._before: list[bool] = []
         super().__init__(
             [
                 *trainer._kte.func.block_patches,
@@ -52,9 +55,12 @@ class exact_models(patched):  # noqa: N801, a context manager like those of cont
     def __enter__(self) -> None:
         super().__enter__()
         _INSIDE.blocks += 1
+        self._before.append(BLOCK.for_tpu)
+        BLOCK.for_tpu = self._for_tpu
 
     def __exit__(self, *error: object) -> None:
         _INSIDE.blocks -= 1
+        BLOCK.for_tpu = self._before.pop()
         super().__exit__(*error)
 
 

@@ -14,6 +14,7 @@ from keras_tpu_ext._runtime.compat import clone as clone
 from keras_tpu_ext._runtime.compat import draws_random_numbers as draws_random_numbers
 from keras_tpu_ext._runtime.compat import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime.compat import path_of as path_of
+from keras_tpu_ext._runtime.compat import save_as as save_as
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session as reopened_by_clear_session
 from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin

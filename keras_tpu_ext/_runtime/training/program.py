@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -31,6 +32,13 @@ from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 _KEY = "keras_tpu_ext"
 
 
+class _Block(threading.local):
+    for_tpu = False  # whether models of the innermost `strategy_scope` compute with the operations for a TPU
+
+
+BLOCK = _Block()
+
+
 class ExactProgram(keras.layers.Layer):
     """All that this package keeps in a model with an exact step; the model has it as `_kte`.
 
@@ -44,12 +52,16 @@ class ExactProgram(keras.layers.Layer):
     adapter: KerasAdapter  # what differs between Keras versions
     facts: Batch  # what losses and metrics ask about the batch
     block_patches: Sequence[Patch] = ()  # what is patched in a block beside `keras.Model`
+    # Makes a context in which Keras's operations cost a TPU less.
+    tpu_operations: Callable[[Batch], contextlib.AbstractContextManager[None]] | None = None
+    computes_for_tpu: bool  # whether the step computes in it
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
         super().__init__(name="kte", dtype="float32")
         self.built = True
         # Whether the model is a plain Keras model: its own code is written for one device.
         self.is_plain = default_augment is None
+        self.computes_for_tpu = BLOCK.for_tpu
         self.scales_loss = False  # whether the step scales the loss, which is known before Keras compiles
         self.weights_by_tokens = False  # whether tokens weight the batches of a window, and not examples
         self.set_untracked(model=model, state=None, schedule=None, running=None)
@@ -76,6 +88,12 @@ class ExactProgram(keras.layers.Layer):
 
     def load_own_variables(self, store: object) -> None:
         """Load nothing."""
+
+    def operations(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which the step computes."""
+        if not self.computes_for_tpu or self.tpu_operations is None:
+            return contextlib.nullcontext()
+        return self.tpu_operations(self.facts)
 
     def own_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the model was built, where its variables belong."""
@@ -136,6 +154,7 @@ class ExactProgram(keras.layers.Layer):
     ) -> None:
         """Configure the model for training with Keras's own `compile` and the arguments that it does not know."""
         model = self.model
+        self.computes_for_tpu |= BLOCK.for_tpu
         given = compile_options.compile_arguments(args, kwargs)
         options = compile_options.compile_options(model, own, given)
         self.scales_loss, self.weights_by_tokens = options.loss_scale is not None, options.weights_by_tokens

@@ -76,9 +76,9 @@ class Instruction:
 
     @cached_property
     def estimated_cycles(self) -> int | None:
-        """Clock cycles estimated by the compiler; `None` if it states none."""
+        """Clock cycles estimated by the compiler; `None` if it states none, or about 2**63, which is no estimate."""
         found = _ESTIMATED_CYCLES.search(self.attributes)
-        return int(found[1]) if found else None
+        return int(found[1]) if found and int(found[1]) < 2**62 else None
 
     @cached_property
     def trip_count(self) -> int | None:

@@ -56,9 +56,9 @@ class OpCost(NamedTuple):
     instruction: Instruction
     runs: int  # number of runs in a step
     seconds: float  # estimated time; for an asynchronous collective, how long the program waits for its end
-    # Source of the estimate: the compiler's cycles; measured copies; a Pallas kernel's products at the peak of the
-    # matrix units, if its bytes take no longer; HBM or interconnect (ICI) bandwidth; or `"none"` for an instruction
-    # that takes no time of its own.
+    # Source of the estimate: the compiler's cycles; measured copies; products at the peak of the matrix units, of a
+    # Pallas kernel or of what the compiler has no estimate for, if its bytes take no longer (`"kernel"`); HBM or
+    # interconnect (ICI) bandwidth; or `"none"` for an instruction that takes no time of its own.
     source: Source
     flops: float  # FLOPs of its dots and convolutions
     bytes_accessed: float  # bytes read from and written to HBM, padding included
@@ -168,13 +168,14 @@ class Timeline:
                 if measured < seconds:
                     return OpCost(instruction, runs, measured, "measured", flops, padded, unpadded)
             return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
-        seconds = padded / bandwidth
+        by_bytes, products = padded / bandwidth, flops
         if is_kernel(instruction):
             kernel = kernel_flops(instruction, operands, self._generation.matrix_unit)
-            by_products = runs * kernel.padded / self._generation.peak_bf16_flops_per_core
-            source: Source = "kernel" if by_products > seconds else "hbm"
-            return OpCost(instruction, runs, max(seconds, by_products), source, runs * kernel.flops, padded, unpadded)
-        return OpCost(instruction, runs, seconds, "hbm" if seconds else "none", flops, padded, unpadded)
+            flops, products = runs * kernel.flops, runs * kernel.padded
+        by_products = products / self._generation.peak_bf16_flops_per_core
+        seconds = max(by_bytes, by_products)
+        source: Source = "none" if not seconds else "kernel" if by_products > by_bytes else "hbm"
+        return OpCost(instruction, runs, seconds, source, flops, padded, unpadded)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:
         called = self._module.called_computations(instruction)

@@ -27,6 +27,7 @@ ELSEWHERE = {
     "devices.shard": "test_jax_sharding.py",
     "models.exact_models": "models/test_plain_models.py",
     "models.named_as_builtin": "models/test_tpu_model.py",
+    "models.save_as": "layers/test_keras3_tpu_operations.py",
     "models.reopened_by_clear_session": "models/test_clear_session.py",
     "training_state.reading_batches": "callbacks/test_auto_resume.py",
 }

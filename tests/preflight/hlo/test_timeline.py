@@ -36,6 +36,20 @@ def cost(name, *lines, **options):
     return found
 
 
+def test_cycles_that_are_no_estimate_are_replaced_by_products_and_bytes():
+    line = f"%big = {BIG} fusion(%p), kind=kOutput, calls=%product, {CYCLES % (2**63 - 2048)}"
+    product = """\
+%product (a: f32[512,512]) -> f32[512,512] {
+  %a = f32[512,512]{1,0:T(8,128)} parameter(0)
+  ROOT %dot = f32[512,512]{1,0:T(8,128)} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+    found = cost("big", f"%p = {BIG} parameter(0)", line, before=product)
+    assert found.flops == 2 * 512**3
+    assert found.seconds == max(found.flops / V5E.peak_bf16_flops_per_core, 2 * MIB / V5E.hbm_bandwidth_per_core)
+    assert found.source in ("kernel", "hbm")
+
+
 def test_cycles_of_the_compiler_are_seconds_by_the_clock():
     found = cost("n", f"%p = {BIG} parameter(0)", f"ROOT %n = {BIG} negate(%p), {CYCLES % 3000}")
     assert (found.source, found.runs, found.bytes_accessed, found.unpadded_bytes) == (

@@ -1,0 +1,119 @@
+"""What `strategy_scope(for_tpu=True)` makes of transformers, by the TPU compiler's estimate.
+
+    make .envs/keras3-compiler/.ready
+    JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/transformers.py [--only NAME ...]
+
+Train steps in mixed_bfloat16 with Adam, of models of Keras's own layers. A model of equal layers is compiled at two
+depths, and the rest extrapolated: each further layer costs what the last ones cost. No TPU runs anything. The last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import _bert
+import harness
+import keras
+from keras import layers
+
+import keras_tpu_ext as kte
+
+
+class Case(NamedTuple):
+    """A model of a number of equal layers.
+
+    Attributes:
+        make: Returns the compiled model with a number of layers, and a batch.
+        depth: The number of layers of the model.
+        compiled: The two numbers of layers that are compiled.
+        per_replica: Examples on each chip.
+    """
+
+    make: Callable[[int], tuple[Any, Any]]
+    depth: int
+    compiled: tuple[int, int]
+    per_replica: int
+
+
+def bert_large(depth: int) -> tuple[Any, Any]:
+    """BERT-large, 512 tokens, pre-training."""
+    return _bert.compiled(depth, dropout=0.1, optimizer=keras.optimizers.Adam(1e-4)), _bert.batch()
+
+
+def vit(dropout: float) -> Callable[[int], tuple[Any, Any]]:
+    """ViT-B/16 at 224 x 224."""
+
+    def make(depth: int) -> tuple[Any, Any]:
+        keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+        inputs = keras.Input((224, 224, 3))
+        x = layers.Reshape((196, 768))(layers.Conv2D(768, 16, 16)(inputs))
+        x = layers.Dropout(dropout)(x)
+        for _ in range(depth):
+            y = layers.LayerNormalization(epsilon=1e-6)(x)
+            y = layers.MultiHeadAttention(12, 64, dropout=dropout)(y, y)
+            x = layers.Add()([x, layers.Dropout(dropout)(y)])
+            y = layers.Dense(3072, "gelu")(layers.LayerNormalization(epsilon=1e-6)(x))
+            y = layers.Dense(768)(layers.Dropout(dropout)(y))
+            x = layers.Add()([x, layers.Dropout(dropout)(y)])
+        x = layers.GlobalAveragePooling1D()(layers.LayerNormalization(epsilon=1e-6)(x))
+        model = kte.TPUModel(inputs, layers.Dense(1000, dtype="float32")(x))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(1e-4), loss)
+        return model, (keras.KerasTensor((1, 224, 224, 3), "float32"), keras.KerasTensor((1,), "int32"))
+
+    return make
+
+
+CASES = {
+    "BERT-large, dropout 0.1": Case(bert_large, 24, (1, 2), 16),
+    "ViT-B/16, dropout 0.1": Case(vit(0.1), 12, (1, 2), 64),
+    "ViT-B/16, no dropout": Case(vit(0.0), 12, (1, 2), 64),
+}
+OF_DEPTH = ("seconds", "hbm_bytes", "compile_seconds", "flops")
+
+
+def measured(case: Case, target: str, *, for_tpu: bool) -> dict[str, Any]:
+    """Return what the compiler says of a model at its full depth."""
+    rows = []
+    for depth in case.compiled:
+        keras.utils.clear_session()
+        with kte.strategy_scope(require="cpu", for_tpu=for_tpu):
+            model, batch = case.make(depth)
+        report = harness.preflight(model, batch, target, case.per_replica)
+        rows.append({**harness.estimate(report), "flops": report.time.flops})
+    (less, more), (first, second) = rows, case.compiled
+    whole = dict(more)
+    for key in OF_DEPTH:
+        whole[key] = less[key] + (case.depth - first) * (more[key] - less[key]) / (second - first)
+    whole["mfu"] = more["mfu"] * (whole["flops"] / more["flops"]) / (whole["seconds"] / more["seconds"])
+    return whole | {"depths": case.compiled, "of_depths": rows}
+
+
+def main() -> None:
+    """Print a line for each model and target, then JSON."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("--targets", nargs="+", default=["v5e-1"], help="default: v5e-1")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="default: all")
+    options = parser.parse_args()
+    rows = []
+    for name in options.only:
+        for target in options.targets:
+            row: dict[str, Any] = {"model": name, "target": target}
+            for variant, for_tpu in (("for_tpu", True), ("stock", False)):
+                row[variant] = measured(CASES[name], target, for_tpu=for_tpu)
+                print(f"{name}, {target}, {variant}: {1e3 * row[variant]['seconds']:.1f} ms", flush=True)
+            rows.append(row)
+            ours, stock = row["for_tpu"], row["stock"]
+            time, memory, compiling = (ours[key] / stock[key] for key in OF_DEPTH[:3])
+            print(
+                f"{name}, {target}: time {time:.3f}, HBM {memory:.3f}, compiling {compiling:.3f}; MFU "
+                f"{ours['mfu']:.3f} for {stock['mfu']:.3f}",
+                flush=True,
+            )
+    harness.report("transformers", rows=rows)
+
+
+if __name__ == "__main__":
+    main()

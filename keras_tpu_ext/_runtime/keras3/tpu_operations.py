@@ -1,0 +1,217 @@
+"""Operations of Keras that cost a TPU less and compute the same: dropout, normalization, gelu and a loss.
+
+- Dropout: each element is kept or dropped by a hash of the seed, the number of the call, and its index in the whole
+  batch. XLA fuses it into what surrounds it, the gradient draws it anew instead of reading it, and it does not depend
+  on the number of replicas. Keras's own draws Threefry numbers, which XLA repeats in every fusion that needs them.
+- LayerNormalization: mean and variance come from one pass over the inputs.
+- gelu: by `erf`, where JAX takes `erfc`, which has several branches.
+- sparse_categorical_crossentropy: a comparison selects the logit of the label, without an array of ones and zeros.
+
+The numbers are in docs/layers.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.types import Tensor
+from keras_tpu_ext._runtime.compat.keras3 import ops_nn
+from keras_tpu_ext._runtime.training.batch import Batch
+
+_GOLDEN_RATIO = np.uint32(0x9E3779B9)  # 2**32 divided by it
+
+
+class _Thread(threading.local):
+    facts: Batch | None = None  # of the batch that this thread computes with; `None` outside
+
+
+_THREAD = _Thread()
+
+
+@contextlib.contextmanager
+def tpu_operations(facts: Batch) -> Iterator[None]:
+    """Within the block, let this thread compute with the operations of this file."""
+    before, _THREAD.facts = _THREAD.facts, facts
+    try:
+        with patched(_patches()):
+            yield
+    finally:
+        _THREAD.facts = before
+
+
+def computes_for_tpu() -> bool:
+    """Return whether this thread is in a block of `tpu_operations`."""
+    return _THREAD.facts is not None
+
+
+def _patches() -> list[Patch]:
+    patches: list[Patch] = [
+        (ops_nn.backend.random, "keras.src.backend.random.dropout", _dropout),
+        (ops_nn, "keras.src.ops.nn._layer_normalization", _layer_normalization),
+        (ops_nn.backend.nn, "keras.src.backend.nn.gelu", _gelu),
+    ]
+    if keras.backend.backend() == "jax":  # TensorFlow's own makes no array of ones and zeros
+        patches.append((ops_nn.backend.nn, "keras.src.backend.nn.sparse_categorical_crossentropy", _crossentropy))
+    return patches
+
+
+def _in_block(replacement: Callable[..., Tensor]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Return what makes a patch of `replacement`, whose first argument is the function that it replaces."""
+
+    @functools.wraps(replacement)
+    def make(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            function = functools.partial(replacement, original) if computes_for_tpu() else original
+            return function(*args, **kwargs)
+
+        return call
+
+    return make
+
+
+@_in_block
+def _dropout(
+    original: Callable[..., Tensor],
+    inputs: Tensor,
+    rate: float,
+    noise_shape: Sequence[int | None] | None = None,
+    seed: Any = None,
+) -> Tensor:
+    if (
+        not isinstance(rate, (int, float))
+        or not 0 < rate < 1
+        or not isinstance(seed, (int, keras.random.SeedGenerator))
+    ):
+        return original(inputs, rate, noise_shape, seed)
+    words = [np.uint32(seed % 2**32), np.uint32(0)] if isinstance(seed, int) else ops.unstack(_uint32(seed.next()), 2)
+    inputs = ops.convert_to_tensor(inputs)
+    sizes = list(ops.shape(inputs))
+    if noise_shape is not None:
+        sizes = [size if wanted is None else wanted for size, wanted in zip(sizes, noise_shape, strict=True)]
+    keep = random_bits(words, sizes) >= np.uint32(round(rate * 2**32))
+    # In float32: rounded to bfloat16, 1 / 0.9 would be 0.2 % off.
+    scaled = ops.cast(ops.cast(inputs, _wide(inputs)) * (1 / (1 - rate)), inputs.dtype)
+    return ops.where(keep, scaled, ops.zeros_like(inputs))
+
+
+def random_bits(words: Sequence[Any], sizes: Sequence[Any]) -> Tensor:
+    """Return random bits, of dtype `uint32`, for a tensor whose first dimension is the batch.
+
+    They depend on the two words of the seed and the indices in the whole batch, by two rounds of a mixer, each with a
+    key. They pass the tests of Dieharder (benchmarks/dropout_bits.c), as one round of pcg3d, which costs the same,
+    does not.
+
+    Args:
+        words: The seed and the number of the call, of dtype `uint32`.
+        sizes: The shape; the first size may be a tensor, this replica's number of rows.
+    """
+    facts = _THREAD.facts
+    assert facts is not None
+    rank, inner = len(sizes), math.prod(sizes[1:])
+    if not rank:
+        sizes, rank, inner = [1], 1, 1
+    first, _ = facts.position_in_batch(sizes[0])
+    rows = facts.respects_padding(lambda: _uint32(first + ops.arange(sizes[0], dtype="int32")))()
+    index = _along(rows, 0, rank) * np.uint32(inner % 2**32)
+    for axis in range(1, rank):
+        stride = math.prod(sizes[axis + 1 :])
+        index = index + _along(_uint32(ops.arange(sizes[axis], dtype="int32")), axis, rank) * np.uint32(stride)
+    seed, call = words
+    first_key = _mix(ops.bitwise_xor(_mix(seed), call))
+    second_key = _mix(first_key + _GOLDEN_RATIO)
+    # An index has 32 bits: the rows of a larger tensor that would have the same one have different keys.
+    before_repeat = max(2**32 // max(inner, 1), 1)
+    if not isinstance(sizes[0], int) or sizes[0] > before_repeat:
+        repeats = rows // np.uint32(min(before_repeat, 2**32 - 1))
+        first_key = first_key + _along(repeats, 0, rank) * _GOLDEN_RATIO
+    return _mix(ops.bitwise_xor(_mix(ops.bitwise_xor(index, first_key)), second_key))
+
+
+def _mix(word: Tensor) -> Tensor:
+    """Return a bijection of 32 bits: the finalizer of MurmurHash3.
+
+    Source: Appleby, 2011, https://github.com/aappleby/smhasher/wiki/MurmurHash3.
+    """
+    word = ops.bitwise_xor(word, ops.bitwise_right_shift(word, np.uint32(16))) * np.uint32(0x85EBCA6B)
+    word = ops.bitwise_xor(word, ops.bitwise_right_shift(word, np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return ops.bitwise_xor(word, ops.bitwise_right_shift(word, np.uint32(16)))
+
+
+@_in_block
+def _layer_normalization(
+    original: Callable[..., Tensor],
+    x: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    axis: int | Sequence[int] = -1,
+    epsilon: float | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    rank = len(x.shape)
+    axes = sorted(one % rank for one in ([axis] if isinstance(axis, int) else axis))
+    if kwargs.get("rms_scaling") or axes != [rank - 1]:
+        return original(x, gamma, beta, axis, epsilon, **kwargs)
+    values = ops.cast(x, _wide(x))
+    # A plain mean of squares minus the square of the mean is wrong where the mean is large and the deviation small.
+    # About an element of the row, the variance is off by at most the number of its elements, times float32's epsilon.
+    shift = ops.stop_gradient(values[..., :1])
+    centered = values - shift
+    mean = ops.mean(centered, axis=-1, keepdims=True)
+    variance = ops.maximum(ops.mean(ops.square(centered), axis=-1, keepdims=True) - ops.square(mean), 0.0)
+    outputs = (centered - mean) * ops.rsqrt(variance + (keras.config.epsilon() if epsilon is None else epsilon))
+    if gamma is not None:
+        outputs = outputs * ops.cast(gamma, values.dtype)
+    if beta is not None:
+        outputs = outputs + ops.cast(beta, values.dtype)
+    return ops.cast(outputs, x.dtype)
+
+
+@_in_block
+def _gelu(original: Callable[..., Tensor], x: Tensor, approximate: bool = True) -> Tensor:
+    x = ops.convert_to_tensor(x)
+    if approximate or "float" not in keras.backend.standardize_dtype(x.dtype):
+        return original(x, approximate)
+    values = ops.cast(x, _wide(x))
+    return ops.cast(0.5 * values * (1.0 + ops.erf(values * math.sqrt(0.5))), x.dtype)
+
+
+@_in_block
+def _crossentropy(
+    original: Callable[..., Tensor], target: Tensor, output: Tensor, from_logits: bool = False, axis: int = -1
+) -> Tensor:
+    output = ops.convert_to_tensor(output)
+    rank = len(output.shape)
+    label = ops.cast(target, "int32")
+    if len(label.shape) == rank and label.shape[-1] == 1:
+        label = ops.squeeze(label, -1)
+    if not from_logits or axis % rank != rank - 1 or tuple(label.shape) != tuple(output.shape[:-1]):
+        return original(target, output, from_logits, axis)
+    classes = ops.arange(output.shape[-1], dtype="int32")
+    is_label = ops.equal(ops.expand_dims(label, -1), classes)
+    # Keras's row of ones and zeros has no one for a label that is no class, and its loss is 0.
+    logit = ops.sum(ops.where(is_label, output - ops.logsumexp(output, axis=-1, keepdims=True), 0.0), axis=-1)
+    return -logit
+
+
+def _wide(x: Tensor) -> str:
+    """Return the dtype to compute in: float32, or float64 for such inputs."""
+    return keras.backend.result_type(x.dtype, "float32")
+
+
+def _along(values: Tensor, axis: int, rank: int) -> Tensor:
+    return ops.reshape(values, [-1 if i == axis else 1 for i in range(rank)])
+
+
+def _uint32(values: Any) -> Tensor:
+    return ops.cast(values, "uint32")
