@@ -151,6 +151,7 @@ class ChangedCall:
 
 
 def _compute_for_tpu(layer: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    assert _runtime.tpu_operations is not None, "on Keras 2 no layer gets this"
     with _runtime.tpu_operations():
         return call(*args, **kwargs)
 

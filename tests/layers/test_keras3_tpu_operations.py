@@ -125,9 +125,12 @@ def trained(model, batch_size=20):
     return [*history.history["loss"], *model.predict(x[:5], verbose=0).ravel()]
 
 
-def test_replicas_drop_what_one_device_drops():
+@pytest.mark.parametrize(
+    "options", [{"replicas": 2}, *([{"replicas": 8}, {"replicas": 8, "shard": "fsdp"}] if ON_JAX else [])], ids=str
+)
+def test_replicas_drop_what_one_device_drops(options):
     alone = trained(kte.layers.for_tpu(network()))  # outside of the scope: Keras's own step, on one device
-    with kte.strategy_scope(require="cpu", replicas=8 if ON_JAX else 2, for_tpu=True):
+    with kte.strategy_scope(require="cpu", for_tpu=True, **options):
         together = trained(network())
     np.testing.assert_allclose(together, alone, rtol=2e-4, atol=2e-5)
 
