@@ -35,7 +35,7 @@ keras.losses.*: reduction=reduction
 # By the method's name, on any value: too special to be anything else's.
 METHOD_ARGUMENTS: dict[str, dict[str, str]] = _arguments("""
 fit, evaluate, predict: workers=- use_multiprocessing=- max_queue_size=- max_q_size=- pickle_safe=- nb_worker=-
-  nb_epoch=epochs samples_per_epoch=steps_per_epoch nb_val_samples=validation_steps val_samples=steps
+  nb_epoch=epochs
 compile: experimental_run_tf_function=- experimental_steps_per_execution=steps_per_execution
   sample_weight_mode=- target_tensors=- options=- run_metadata=- distribute=- pss_evaluation_shards=-
 """)
