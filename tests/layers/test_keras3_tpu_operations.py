@@ -148,6 +148,18 @@ def test_layer_normalization_is_that_of_keras(options):
     np.testing.assert_allclose(gradient(for_tpu(layer), x), gradient(layer, x), rtol=1e-4, atol=1e-5)
 
 
+def test_weights_of_layer_normalization_have_the_gradients_of_keras():
+    x, values = RNG.normal(size=(6, 5, 8)).astype("float32"), RNG.normal(1, 0.3, (8,)).astype("float32")
+    for which in ("gamma", "beta"):
+
+        def normalize(value, which=which):
+            weights = {"gamma": np.ones(8, "float32"), "beta": np.zeros(8, "float32"), which: value}
+            y = ops.layer_normalization(x, **weights, axis=-1, epsilon=1e-3)
+            return ops.sum(y * np.cos(x), axis=(0, 1))
+
+        np.testing.assert_allclose(gradient(for_tpu(normalize), values), gradient(normalize, values), rtol=1e-4)
+
+
 @pytest.mark.parametrize(("mean", "deviation"), [(30.0, 0.03), (-1e3, 1.0), (0.0, 1e-3)])
 def test_layer_normalization_has_the_digits_of_float32(mean, deviation):
     x = (mean + deviation * RNG.normal(size=(64, 1024))).astype("float32")

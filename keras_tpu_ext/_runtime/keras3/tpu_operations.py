@@ -162,19 +162,46 @@ def _layer_normalization(
     axes = sorted(one % rank for one in ([axis] if isinstance(axis, int) else axis))
     if kwargs.get("rms_scaling") or axes != [rank - 1]:
         return original(x, gamma, beta, axis, epsilon, **kwargs)
-    values = ops.cast(x, _wide(x))
+    x, wide = ops.convert_to_tensor(x), _wide(x)
+    epsilon = keras.config.epsilon() if epsilon is None else epsilon
+    scale, offset = (one if one is None else ops.cast(one, wide) for one in (gamma, beta))
+
+    # Autodiff would keep float32 arrays of the size of the inputs. This gradient is computed from the inputs
+    # anew, of which XLA does the same things once, and can be differentiated again.
+    @ops.custom_gradient
+    def normalized(x: Tensor, *weights: Tensor) -> Any:
+        given = iter(weights)
+        outputs, _ = _normalized(x, wide, epsilon)
+        outputs = outputs if scale is None else outputs * next(given)
+        outputs = outputs if offset is None else outputs + next(given)
+
+        def gradients(*args: Tensor, upstream: Tensor | None = None) -> Any:
+            upstream = ops.cast(args[0] if upstream is None else upstream, wide)
+            unscaled, inverse = _normalized(x, wide, epsilon)
+            rows = tuple(range(rank - 1))
+            of_weights = [] if scale is None else [ops.sum(upstream * unscaled, axis=rows)]
+            of_weights += [] if offset is None else [ops.sum(upstream, axis=rows)]
+            upstream = upstream if scale is None else upstream * weights[0]
+            mean = ops.mean(upstream, axis=-1, keepdims=True)
+            projection = ops.mean(upstream * unscaled, axis=-1, keepdims=True)
+            of_x = ops.cast(inverse * (upstream - mean - unscaled * projection), x.dtype)
+            return (of_x, *of_weights) if of_weights else of_x
+
+        return ops.cast(outputs, x.dtype), gradients
+
+    return normalized(x, *(one for one in (scale, offset) if one is not None))
+
+
+def _normalized(x: Tensor, dtype: str, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return rows of mean 0 and variance 1, and what they were multiplied by."""
+    values = ops.cast(x, dtype)
     # A plain mean of squares minus the square of the mean is wrong where the mean is large and the deviation small.
     # About an element of the row, the variance is off by at most the number of its elements, times float32's epsilon.
-    shift = ops.stop_gradient(values[..., :1])
-    centered = values - shift
+    centered = values - ops.stop_gradient(values[..., :1])
     mean = ops.mean(centered, axis=-1, keepdims=True)
     variance = ops.maximum(ops.mean(ops.square(centered), axis=-1, keepdims=True) - ops.square(mean), 0.0)
-    outputs = (centered - mean) * ops.rsqrt(variance + (keras.config.epsilon() if epsilon is None else epsilon))
-    if gamma is not None:
-        outputs = outputs * ops.cast(gamma, values.dtype)
-    if beta is not None:
-        outputs = outputs + ops.cast(beta, values.dtype)
-    return ops.cast(outputs, x.dtype)
+    inverse = ops.rsqrt(variance + epsilon)
+    return (centered - mean) * inverse, inverse
 
 
 @_in_block
