@@ -29,6 +29,16 @@ _WITHOUT_MEANING: Mapping[str, tuple[tuple[object, ...] | None, str]] = {
     "input_length": (None, "input_shape="),
     "sparse": ((False, None), "nothing"),
 }
+# What Keras 2 knew by other names than Keras 3, or with other values
+_IDENTIFIERS: Mapping[object, object] = {
+    "l1_l2": {"class_name": "L1L2", "config": {"l1": 0.01, "l2": 0.01}},
+    "maxnorm": "max_norm",
+    "nonneg": "non_neg",
+    "unitnorm": "unit_norm",
+    "logcosh": "log_cosh",
+    "huber_loss": "huber",
+    "kullback_leibler_divergence": "kl_divergence",
+}
 _POOLS = ("AveragePooling1D", "AveragePooling2D", "AveragePooling3D")
 
 
@@ -100,7 +110,7 @@ def _by_own_name(stock: Method) -> Method:
     def get(identifier: Any) -> Any:
         own = keras.saving.get_registered_object(identifier) if isinstance(identifier, str) else None
         if own is None:
-            return stock(identifier)
+            return stock(_IDENTIFIERS.get(identifier, identifier) if isinstance(identifier, str) else identifier)
         mapped("get_custom_objects().update(...)", "its objects, by name")
         return own() if inspect.isclass(own) else own
 

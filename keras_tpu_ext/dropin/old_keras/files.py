@@ -7,17 +7,19 @@ SavedModel: weights go into `<name>.index`, an HDF5 file where TensorFlow has it
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
-from keras.src import losses, metrics
+from keras.src import layers, losses, metrics
 from keras.src.legacy.saving import legacy_h5_format, saving_utils
 
+from keras_tpu_ext.dropin import patching
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.old_keras import checkpoints, spellings
+from keras_tpu_ext.dropin.old_keras import checkpoints, old_layers, spellings
 from keras_tpu_ext.dropin.report import mapped, told
 
 Method = Callable[..., Any]
@@ -54,6 +56,26 @@ def install() -> None:
         for module in spellings.modules(where):
             spellings.replace(module, f"keras.{where}.load_model", _load_model)
             spellings.replace(module, f"keras.{where}.save_model", lambda _: _save_model)
+    for layer in (old_layers.ThresholdedReLU, old_layers.LocallyConnected1D, old_layers.LocallyConnected2D):
+        patching.add(layers, layer.__name__, layer)  # where HDF5 files find layers
+    for module in spellings.modules("models"):
+        spellings.replace(module, "keras.models.model_from_json", _model_from_json)
+
+
+def _model_from_json(stock: Method) -> Method:
+    """Leave a model uncompiled, as Keras 2 always did, if its JSON names functions that are not given."""
+
+    def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
+        try:
+            return stock(json_string, custom_objects)
+        except TypeError:
+            config = json.loads(json_string)
+            if config.pop("compile_config", None) is None:
+                raise
+            told("model_from_json", "a model that is not compiled, since its loss or metrics are not known")
+            return stock(json.dumps(config), custom_objects)
+
+    return model_from_json
 
 
 def _with_optimizer(stock: Method) -> Method:

@@ -55,6 +55,7 @@ def install() -> None:
         keras.optimizers.LossScaleOptimizer, "keras.optimizers.LossScaleOptimizer.__init__", _with_loss_scale
     )
     patching.add(optimizer, "lr", property(_rate, _set_rate, doc="The learning rate: its old name."))
+    patching.add(optimizer, "_decayed_lr", _decayed_rate)
     patching.add(optimizer, "weights", property(lambda self: self.variables, doc="The variables: their old name."))
     patching.add(optimizer, "get_weights", _get_weights)
     classes = {name: getattr(keras.optimizers, name) for name in _NAMES}
@@ -127,13 +128,18 @@ def _with_decay(update: Method) -> Method:
     """Apply `decay` where the step uses the rate, so that `optimizer.lr` says the rate as it was given."""
 
     def update_with_decay(self: Any, grads: Any, variables: Any, learning_rate: Any) -> Any:
-        decay = getattr(self, "_decay", 0.0)
-        if decay:
-            rate = ops.cast(learning_rate, "float32")
-            learning_rate = rate / (1.0 + decay * ops.cast(self.iterations, "float32"))
-        return update(self, grads, variables, learning_rate)
+        return update(self, grads, variables, _decayed(self, learning_rate))
 
     return update_with_decay
+
+
+def _decayed(self: Any, rate: Any) -> Any:
+    decay = getattr(self, "_decay", 0.0)
+    return ops.cast(rate, "float32") / (1.0 + decay * ops.cast(self.iterations, "float32")) if decay else rate
+
+
+def _decayed_rate(self: Any, dtype: Any) -> Any:
+    return ops.cast(_decayed(self, self.learning_rate), keras.backend.standardize_dtype(dtype))
 
 
 def _config_with_decay(get_config: Method) -> Method:

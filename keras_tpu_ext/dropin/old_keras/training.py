@@ -15,6 +15,7 @@ from keras.src.trainers.trainer import Trainer
 
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.dropin import patching
+from keras_tpu_ext.dropin.functions.random import give_generator
 from keras_tpu_ext.dropin.old_keras import losses, metrics, optimizers, spellings
 from keras_tpu_ext.dropin.report import mapped, told
 
@@ -72,6 +73,8 @@ def _compile(stock: Method) -> Method:
         loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
         self._compile_metrics = None  # with which Keras 3 goes on where there are no new metrics
         stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
+        if any(not losses.is_of_keras(type(layer)) for layer in self._flatten_layers()):
+            give_generator(self)  # to a layer that draws in training only, which building has not seen
         vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
 
     return compile
