@@ -301,3 +301,45 @@ def test_without_an_old_name_keras_3_is_meant(name, no_old_name_yet):
             assert found == expected
         assert report.is_old_program() is (expected is then)
         report.mapped("lr=", "learning_rate=")
+
+
+class Counted(Batches):
+    """A sequence that counts the ends of epochs, on which kernels shuffle it."""
+
+    ends = 0
+
+    def on_epoch_end(self):
+        self.ends += 1
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.filterwarnings("ignore:Your `PyDataset` class should call:UserWarning")
+def test_a_sequence_hears_of_each_end_of_an_epoch_once(exact):
+    with strategy_scope(require="cpu", exact=exact):
+        model, data, checks = compiled(), Counted(), Counted()
+        seen = []
+        watch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: seen.append((data.ends, checks.ends)))
+        model.fit(data, validation_data=checks, epochs=3, shuffle=False, verbose=0, callbacks=[watch])
+        assert seen == [(0, 0), (1, 1), (2, 2)]
+        model.predict(checks, verbose=0)
+    assert (data.ends, checks.ends) == (3, 4)
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b",)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_of_outputs_by_name(exact, names):
+    def trained(weights):
+        inputs = keras.Input((4,))
+        outputs = [keras.layers.Dense(1, kernel_initializer="ones", name=name)(inputs) for name in ("a", "b")]
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", {"a": "mse", "b": "mae"}, weighted_metrics={"b": ["mse"]})
+        targets = {"a": Y, "b": 2 * Y}
+        data = tf.data.Dataset.from_tensor_slices((X, targets, weights)).batch(3)
+        return [*model.fit(data, shuffle=False, verbose=0).history.values(), *model.get_weights()]
+
+    weights = {name: np.arange(8, dtype="float32") for name in names}
+    with strategy_scope(require="cpu", exact=exact):
+        found = trained(weights)
+        expected = trained({name: weights.get(name, np.ones(8, "float32")) for name in ("a", "b")})
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
