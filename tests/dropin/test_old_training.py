@@ -227,9 +227,10 @@ def with_two_outputs(metrics):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in "ab"])
     model.compile("sgd", ["mse", "mse"], metrics=metrics)
+    history = model.fit(X, [Y, Y + 1], verbose=0).history
     logs = model.evaluate(X, [Y, Y + 1], verbose=0, return_dict=True)
     values = model.evaluate(X, [Y, Y + 1], verbose=0)
-    return [list(logs), [name for value in values for name in logs if logs[name] == value]]
+    return [list(history), [name for value in values for name in logs if logs[name] == value]]
 
 
 def stateful():
@@ -261,6 +262,7 @@ def trains_when_frozen_later():
     return bool(np.any(model.get_weights()[0] != before))
 
 
+LOSSES = ("a_loss", "b_loss")
 # What both have, what it gives in Keras 3, and what it gave in old Keras.
 MEANINGS = {
     "hard_sigmoid": (lambda: keras.activations.get("hard_sigmoid")(np.float32(1.0)), 2 / 3, 0.7),
@@ -277,14 +279,21 @@ MEANINGS = {
     "crossentropy": (crossentropy, -np.log(1e-7), 50.0),
     "labels": (labels, [("flo", 1), 1], [("int", 2), 2]),
     "two outputs": (
-        lambda: with_two_outputs([["mae"], ["mae"]]),
-        [["a_loss", "a_mae", "b_loss", "b_mae", "loss"], ["loss", "a_loss", "a_mae", "b_loss", "b_mae"]],
-        [["loss", "a_loss", "b_loss", "a_mae", "b_mae"]] * 2,
+        lambda: with_two_outputs([["mae", "cosine_similarity"], ["mae"]]),
+        [
+            ["a_cosine_similarity", "a_loss", "a_mae", "b_loss", "b_mae", "loss"],
+            ["loss", *LOSSES, "a_cosine_similarity", "a_mae", "b_mae"],
+        ],
+        [["loss", *LOSSES, "a_mae", "a_cosine_similarity", "b_mae"]] * 2,
     ),
     "a list of two": (lambda: len(with_two_outputs(["mae", "msle"])[0]), 5, 7),
     "stateful": (stateful, [1.0, 1.0], [1.0, 2.0]),
     "custom object": (own_relu, 0.0, 6.0),
-    "AUC": (lambda: names("AUC"), [["AUC", "loss"], ["loss", "compile_metrics"]], [["loss", "auc"]] * 2),
+    "a class of metrics": (
+        lambda: names("MeanAbsoluteError"),
+        [["MeanAbsoluteError", "loss"], ["loss", "compile_metrics"]],
+        [["loss", "mean_absolute_error"]] * 2,
+    ),
     "second compile": (lambda: names("mae", again=True)[0], ["loss", "mae"], ["loss"]),
     "trainable": (trains_when_frozen_later, False, True),
 }
