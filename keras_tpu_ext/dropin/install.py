@@ -8,7 +8,7 @@ from keras_tpu_ext.dropin import report
 
 _OLD_KERAS = (
     *("optimizers", "arguments", "calls", "layers", "added_losses", "merging", "logits", "losses", "metrics"),
-    *("training", "history", "callbacks", "files", "optimizer_files", "lambdas", "modules", "quiet"),
+    *("training", "data", "history", "callbacks", "files", "optimizer_files", "lambdas", "modules", "quiet"),
 )
 _PARTS = (
     *("tpu", "tensors", "dispatcher", "control", "tf_variables", "keras_backend"),

@@ -1,5 +1,7 @@
 """Arguments, attributes and methods of layers, models, losses and metrics of old Keras."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -235,6 +237,23 @@ def test_custom_objects_by_name():
         assert set(model.fit(x, np.zeros((8, 2)), verbose=0).history) == {"loss", "own"}
     kernel, bias = layer.get_weights()
     np.testing.assert_allclose(model.predict(x, verbose=0), 3 * (x @ kernel + bias), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("of", "old", "today"),
+    [
+        ("regularizers", "l1_l2", keras.regularizers.L1L2(0.01, 0.01)),
+        ("constraints", "maxnorm", keras.constraints.MaxNorm()),
+        ("constraints", "nonneg", keras.constraints.NonNeg()),
+        ("constraints", "unitnorm", keras.constraints.UnitNorm()),
+        ("losses", "logcosh", keras.losses.log_cosh),
+        ("losses", "huber_loss", keras.losses.huber),
+        ("losses", "kullback_leibler_divergence", keras.losses.kl_divergence),
+    ],
+)
+def test_old_identifiers(of, old, today):
+    found = importlib.import_module(f"keras.src.{of}").get(old)
+    assert found is today or (type(found), found.get_config()) == (type(today), today.get_config())
 
 
 class Noise(layers.Layer):

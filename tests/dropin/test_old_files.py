@@ -158,6 +158,34 @@ def test_json():
     assert json.loads(model.to_json())["class_name"] == "Functional"
 
 
+@pytest.mark.parametrize("ending", [".h5", ".keras"])
+def test_layers_that_keras_3_has_not(ending, tmp_path):
+    layers = [keras.layers.LocallyConnected1D(2, 2), keras.layers.ThresholdedReLU(theta=0.1)]
+    model = tf.keras.Sequential([keras.Input((4, 3)), *layers])
+    model.save(str(tmp_path / f"m{ending}"))
+    x = np.random.default_rng(0).normal(size=(2, 4, 3))
+    again = tf.keras.models.load_model(str(tmp_path / f"m{ending}"))
+    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-6)
+
+
+def test_json_of_a_model_with_its_own_loss():
+    def own(y_true, y_pred):
+        return tf.reduce_mean(y_pred - y_true)
+
+    model = cases.conv_model()
+    model.compile("sgd", own)
+    again = tf.keras.models.model_from_json(model.to_json())
+    again.set_weights(model.get_weights())
+    assert_predicts(again, "conv")
+    with pytest.raises(ValueError, match="call `compile"):
+        again.evaluate(np.ones((1, *model.input_shape[1:])), verbose=0)
+    config = json.loads(model.to_json())
+    del config["compile_config"]
+    config["class_name"], config["module"], config["registered_name"] = "Nothing", None, "Nothing"
+    with pytest.raises(TypeError, match="Could not locate class 'Nothing'"):
+        tf.keras.models.model_from_json(json.dumps(config))
+
+
 def test_saved_model_is_out_of_reach(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "m"))
     with pytest.raises(OutOfReachError, match="a SavedModel is a TensorFlow graph"):

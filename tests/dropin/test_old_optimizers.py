@@ -61,6 +61,16 @@ def test_decay_of_a_schedule_is_refused():
     assert keras.optimizers.SGD(schedule, decay=0.0).learning_rate is not None
 
 
+def test_rate_of_the_next_step_by_its_private_name():
+    optimizer = keras.optimizers.SGD(lr=0.1, decay=0.5)
+    optimizer.iterations.assign(2)
+    assert float(optimizer._decayed_lr(tf.float32)) == pytest.approx(0.05)
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.1, 0.01])
+    optimizer = keras.optimizers.SGD(schedule)
+    optimizer.iterations.assign(2)
+    assert float(optimizer._decayed_lr(tf.float32)) == pytest.approx(0.01)
+
+
 def test_decay_is_told_and_saved():
     optimizer = keras.optimizers.SGD(lr=0.1, decay=0.01)
     assert "decay=0.01" in report.summary()

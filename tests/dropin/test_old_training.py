@@ -227,9 +227,10 @@ def with_two_outputs(metrics):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in "ab"])
     model.compile("sgd", ["mse", "mse"], metrics=metrics)
+    history = model.fit(X, [Y, Y + 1], verbose=0).history
     logs = model.evaluate(X, [Y, Y + 1], verbose=0, return_dict=True)
     values = model.evaluate(X, [Y, Y + 1], verbose=0)
-    return [list(logs), [name for value in values for name in logs if logs[name] == value]]
+    return [list(history), [name for value in values for name in logs if logs[name] == value]]
 
 
 def stateful():
@@ -261,6 +262,7 @@ def trains_when_frozen_later():
     return bool(np.any(model.get_weights()[0] != before))
 
 
+LOSSES = ("a_loss", "b_loss")
 # What both have, what it gives in Keras 3, and what it gave in old Keras.
 MEANINGS = {
     "hard_sigmoid": (lambda: keras.activations.get("hard_sigmoid")(np.float32(1.0)), 2 / 3, 0.7),
@@ -277,14 +279,21 @@ MEANINGS = {
     "crossentropy": (crossentropy, -np.log(1e-7), 50.0),
     "labels": (labels, [("flo", 1), 1], [("int", 2), 2]),
     "two outputs": (
-        lambda: with_two_outputs([["mae"], ["mae"]]),
-        [["a_loss", "a_mae", "b_loss", "b_mae", "loss"], ["loss", "a_loss", "a_mae", "b_loss", "b_mae"]],
-        [["loss", "a_loss", "b_loss", "a_mae", "b_mae"]] * 2,
+        lambda: with_two_outputs([["mae", "cosine_similarity"], ["mae"]]),
+        [
+            ["a_cosine_similarity", "a_loss", "a_mae", "b_loss", "b_mae", "loss"],
+            ["loss", *LOSSES, "a_cosine_similarity", "a_mae", "b_mae"],
+        ],
+        [["loss", *LOSSES, "a_mae", "a_cosine_similarity", "b_mae"]] * 2,
     ),
     "a list of two": (lambda: len(with_two_outputs(["mae", "msle"])[0]), 5, 7),
     "stateful": (stateful, [1.0, 1.0], [1.0, 2.0]),
     "custom object": (own_relu, 0.0, 6.0),
-    "AUC": (lambda: names("AUC"), [["AUC", "loss"], ["loss", "compile_metrics"]], [["loss", "auc"]] * 2),
+    "a class of metrics": (
+        lambda: names("MeanAbsoluteError"),
+        [["MeanAbsoluteError", "loss"], ["loss", "compile_metrics"]],
+        [["loss", "mean_absolute_error"]] * 2,
+    ),
     "second compile": (lambda: names("mae", again=True)[0], ["loss", "mae"], ["loss"]),
     "trainable": (trains_when_frozen_later, False, True),
 }
@@ -301,3 +310,45 @@ def test_without_an_old_name_keras_3_is_meant(name, no_old_name_yet):
             assert found == expected
         assert report.is_old_program() is (expected is then)
         report.mapped("lr=", "learning_rate=")
+
+
+class Counted(Batches):
+    """A sequence that counts the ends of epochs, on which kernels shuffle it."""
+
+    ends = 0
+
+    def on_epoch_end(self):
+        self.ends += 1
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.filterwarnings("ignore:Your `PyDataset` class should call:UserWarning")
+def test_a_sequence_hears_of_each_end_of_an_epoch_once(exact):
+    with strategy_scope(require="cpu", exact=exact):
+        model, data, checks = compiled(), Counted(), Counted()
+        seen = []
+        watch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: seen.append((data.ends, checks.ends)))
+        model.fit(data, validation_data=checks, epochs=3, shuffle=False, verbose=0, callbacks=[watch])
+        assert seen == [(0, 0), (1, 1), (2, 2)]
+        model.predict(checks, verbose=0)
+    assert (data.ends, checks.ends) == (3, 4)
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b",)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_of_outputs_by_name(exact, names):
+    def trained(weights):
+        inputs = keras.Input((4,))
+        outputs = [keras.layers.Dense(1, kernel_initializer="ones", name=name)(inputs) for name in ("a", "b")]
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", {"a": "mse", "b": "mae"}, weighted_metrics={"b": ["mse"]})
+        targets = {"a": Y, "b": 2 * Y}
+        data = tf.data.Dataset.from_tensor_slices((X, targets, weights)).batch(3)
+        return [*model.fit(data, shuffle=False, verbose=0).history.values(), *model.get_weights()]
+
+    weights = {name: np.arange(8, dtype="float32") for name in names}
+    with strategy_scope(require="cpu", exact=exact):
+        found = trained(weights)
+        expected = trained({name: weights.get(name, np.ones(8, "float32")) for name in ("a", "b")})
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

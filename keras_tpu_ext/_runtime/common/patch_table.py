@@ -260,6 +260,11 @@ dropin/old_keras/training.py
     the arguments of Keras 2
   process: keras_tpu_ext._runtime.training.model.ExactModel.compile, fit, evaluate, predict:
     the arguments of Keras 2, before the exact step reads them
+dropin/old_keras/data.py
+  process: keras.src.trainers.epoch_iterator.EpochIterator.reset: a `Sequence` hears of ends of epochs only
+  process: keras.src.trainers.compile_utils.CompileLoss.call: weights of outputs by name
+  process: keras.src.trainers.compile_utils.CompileMetrics.update_state: weights of outputs by name
+  process: keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state: weights of outputs by name
 dropin/old_keras/history.py
   process: keras.src.utils.python_utils.pythonify_logs: the order of Keras 2
   process: keras.src.trainers.trainer.Trainer.get_metrics_result, _flatten_metrics_in_order, metrics_names:
@@ -278,6 +283,7 @@ dropin/old_keras/files.py
   process: keras.src.legacy.saving.saving_utils._deserialize_nested_config: short names of losses in HDF5 files
   process: keras.src.legacy.saving.saving_utils.try_build_compiled_arguments: an optimizer of all variables
   process: keras.models.load_model, save_model: any file name
+  process: keras.models.model_from_json: no functions of `compile` are needed
   process: keras.saving.load_model, save_model: any file name
 dropin/stand_ins/tensorflow_1.py
   process: tensorflow.compat.v1.disable_eager_execution, disable_v2_behavior, placeholder:

@@ -203,7 +203,7 @@ jaxlib.mlir.ir:Module. parse
 # Of the drop-in.
 DROPIN = _names("""
 jax._src.array: ArrayImpl
-keras.src: activations constraints metrics regularizers
+keras.src: activations constraints layers metrics regularizers
 keras.src.backend.jax: random
 keras.src.backend.jax.trainer: JAXTrainer
 keras.src.callbacks.monitor_callback: MonitorCallback
@@ -214,6 +214,7 @@ keras.src.legacy.saving: legacy_h5_format saving_utils
 keras.src.ops.function: map_graph
 keras.src.random: seed_generator
 keras.src.saving: serialization_lib
+keras.src.trainers.compile_utils: CompileMetrics
 keras.src.trainers.trainer: Trainer
 keras.src.utils: io_utils jax_utils python_utils tracking
 keras.src.utils.jax_utils: is_in_jax_tracing_scope

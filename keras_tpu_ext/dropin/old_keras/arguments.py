@@ -26,6 +26,15 @@ _WITHOUT_MEANING: Mapping[str, tuple[tuple[object, ...] | None, str]] = {
     "input_length": (None, "input_shape="),
     "sparse": ((False, None), "nothing"),
 }
+# What Keras 2 knew by other names than Keras 3.
+_IDENTIFIERS: Mapping[object, object] = {
+    "maxnorm": "max_norm",
+    "nonneg": "non_neg",
+    "unitnorm": "unit_norm",
+    "logcosh": "log_cosh",
+    "huber_loss": "huber",
+    "kullback_leibler_divergence": "kl_divergence",
+}
 
 
 def install() -> None:
@@ -89,10 +98,19 @@ def _get_activation(stock: Function, identifier: Any) -> Any:
 def _by_own_name(todays: Mapping[str, object], stock: Function, identifier: Any) -> Any:
     """Look among the program's custom objects first, of which Keras 3 finds only some by a plain name."""
     own = keras.saving.get_registered_object(identifier) if isinstance(identifier, str) else None
-    if own is None or (identifier in todays and not means_old(f"a custom object {identifier!r}", "it, by name")):
+    if own is None:
+        return stock(_as_then(identifier) if isinstance(identifier, str) else identifier)
+    if identifier in todays and not means_old(f"a custom object {identifier!r}", "it, by name"):
         return stock(identifier)
     mapped("get_custom_objects().update(...)", "its objects, by name")
     return own() if inspect.isclass(own) else own
+
+
+def _as_then(identifier: str) -> Any:
+    """Return what Keras 3 has for an identifier of Keras 2."""
+    if identifier == "l1_l2" and means_old("l1_l2", "0.01 for what is not given, as in Keras 2; in Keras 3 it is 0"):
+        return {"class_name": "L1L2", "config": {"l1": 0.01, "l2": 0.01}}
+    return _IDENTIFIERS.get(identifier, identifier)
 
 
 def _conv_lstm(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -7,18 +7,19 @@ SavedModel: weights go into `<name>.index`, an HDF5 file where TensorFlow has it
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import keras
-from keras.src import losses, metrics
+from keras.src import layers, losses, metrics
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.utils import io_utils
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.old_keras import checkpoints
-from keras_tpu_ext.dropin.patching import Function, wrap
+from keras_tpu_ext.dropin.old_keras import checkpoints, old_layers
+from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 
 h5py: Any = legacy_h5_format.h5py
@@ -49,10 +50,25 @@ def install() -> None:
             "keras.Model.load_weights": _load_weights,
             f"{saving_utils}._deserialize_nested_config": _leaving_known_names,
             f"{saving_utils}.try_build_compiled_arguments": _with_optimizer,
+            "keras.models.model_from_json": _model_from_json,
             **{f"keras.{where}.load_model": _load_model for where in ("models", "saving")},
             **{f"keras.{where}.save_model": _save_model for where in ("models", "saving")},
         }
     )
+    for layer in (old_layers.ThresholdedReLU, old_layers.LocallyConnected1D, old_layers.LocallyConnected2D):
+        add(layers, layer.__name__, layer)  # where HDF5 files find layers
+
+
+def _model_from_json(stock: Function, json_string: str, custom_objects: Any = None) -> Any:
+    """Leave a model uncompiled, as Keras 2 always did, if its JSON names functions that are not given."""
+    try:
+        return stock(json_string, custom_objects)
+    except TypeError:
+        config = json.loads(json_string)
+        if config.pop("compile_config", None) is None:
+            raise
+        told("model_from_json", "a model that is not compiled, since its loss or metrics are not known")
+        return stock(json.dumps(config), custom_objects)
 
 
 def _with_optimizer(stock: Function, model: Any) -> None:

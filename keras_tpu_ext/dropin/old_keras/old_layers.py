@@ -10,7 +10,10 @@ from keras import ops
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 
+_register = keras.saving.register_keras_serializable("keras_tpu_ext.dropin")
 
+
+@_register
 class ThresholdedReLU(keras.layers.Layer):
     """The input where it is more than `theta`, and zero elsewhere."""
 
@@ -129,12 +132,14 @@ class _LocallyConnected(keras.layers.Layer):
         }
 
 
+@_register
 class LocallyConnected1D(_LocallyConnected):
     """A 1-D convolution that has a kernel of its own at each place."""
 
     rank = 1
 
 
+@_register
 class LocallyConnected2D(_LocallyConnected):
     """A 2-D convolution that has a kernel of its own at each place."""
 

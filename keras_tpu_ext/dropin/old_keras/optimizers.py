@@ -51,6 +51,7 @@ def install() -> None:
     )
     cls = keras.optimizers.Optimizer
     add(cls, "lr", property(_rate, _set_rate, doc="The learning rate: its old name."))
+    add(cls, "_decayed_lr", _decayed_rate)
     add(cls, "weights", property(lambda self: self.variables, doc="The variables: their old name."))
     add(cls, "get_weights", lambda self: [variable.numpy() for variable in self.variables])
     for legacy in owners("keras.optimizers.legacy.Adam"):  # a module of errors
@@ -112,11 +113,16 @@ def _with_epsilon(build: Function, self: Any, variables: Any) -> Any:
 
 def _with_decay(update: Function, self: Any, grads: Any, variables: Any, learning_rate: Any) -> Any:
     """Apply `decay` where the step uses the rate, so that `optimizer.lr` says the rate as it was given."""
+    return update(self, grads, variables, _decayed(self, learning_rate))
+
+
+def _decayed(self: Any, rate: Any) -> Any:
     decay = getattr(self, "_decay", 0.0)
-    if decay:
-        rate = ops.cast(learning_rate, "float32")
-        learning_rate = rate / (1.0 + decay * ops.cast(self.iterations, "float32"))
-    return update(self, grads, variables, learning_rate)
+    return ops.cast(rate, "float32") / (1.0 + decay * ops.cast(self.iterations, "float32")) if decay else rate
+
+
+def _decayed_rate(self: Any, dtype: Any) -> Any:
+    return ops.cast(_decayed(self, self.learning_rate), keras.backend.standardize_dtype(dtype))
 
 
 def _config_with_decay(get_config: Function, self: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_ext.dropin.functions.random import give_generator
 from keras_tpu_ext.dropin.old_keras import history, losses, metrics, optimizers
 from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
@@ -57,6 +58,8 @@ def _compile(
     if has_none and getattr(self, "_compile_metrics", None) and means_old(what, "no metrics, as in Keras 2"):
         self._compile_metrics = None
     stock(self, optimizers.of_tensorflow_1(optimizer), loss, *args, **kwargs)
+    if any(not losses.is_of_keras(type(layer)) for layer in self._flatten_layers()):
+        give_generator(self)  # to a layer that draws in training only, which building has not seen
     vars(self)["_kte_trainable"] = {id(layer): trains for layer, trains in _trainable(self)}
 
 
