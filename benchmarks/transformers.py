@@ -4,7 +4,7 @@
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/transformers.py [--only NAME ...]
 
 Train steps in mixed_bfloat16 with Adam, of models of Keras's own layers. A model of equal layers is compiled at two
-depths, and the rest extrapolated: each further layer costs what the last ones cost. No TPU runs anything. The last
+depths, and the rest extrapolated: each further layer costs what the last one does. No TPU runs anything. The last
 line is JSON.
 """
 
@@ -27,19 +27,33 @@ class Case(NamedTuple):
     Attributes:
         make: Returns the compiled model with a number of layers, and a batch.
         depth: The number of layers of the model.
-        compiled: The two numbers of layers that are compiled.
+        compiled: The numbers of layers that are compiled: this one, or two smaller ones.
         per_replica: Examples on each chip.
     """
 
     make: Callable[[int], tuple[Any, Any]]
     depth: int
-    compiled: tuple[int, int]
+    compiled: tuple[int, ...]
     per_replica: int
 
 
 def bert_large(depth: int) -> tuple[Any, Any]:
     """BERT-large, 512 tokens, pre-training."""
     return _bert.compiled(depth, dropout=0.1, optimizer=keras.optimizers.Adam(1e-4)), _bert.batch()
+
+
+def block(depth: int) -> tuple[Any, Any]:
+    """Blocks of BERT-large, 512 tokens, without what is before and after them."""
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    inputs = x = keras.Input((512, 1024))
+    for _ in range(depth):
+        y = layers.Dropout(0.1)(layers.MultiHeadAttention(16, 64, dropout=0.1)(x, x))
+        x = layers.LayerNormalization(epsilon=1e-12)(layers.Add()([x, y]))
+        y = layers.Dropout(0.1)(layers.Dense(1024)(layers.Dense(4096, "gelu")(x)))
+        x = layers.LayerNormalization(epsilon=1e-12)(layers.Add()([x, y]))
+    model = kte.TPUModel(inputs, layers.Dense(2, dtype="float32")(layers.GlobalAveragePooling1D()(x)))
+    model.compile(keras.optimizers.Adam(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, (keras.KerasTensor((1, 512, 1024), "float32"), keras.KerasTensor((1,), "int32"))
 
 
 def vit(dropout: float) -> Callable[[int], tuple[Any, Any]]:
@@ -67,6 +81,7 @@ def vit(dropout: float) -> Callable[[int], tuple[Any, Any]]:
 
 
 CASES = {
+    "a block of BERT-large, dropout 0.1": Case(block, 1, (1,), 16),
     "BERT-large, dropout 0.1": Case(bert_large, 24, (1, 2), 16),
     "ViT-B/16, dropout 0.1": Case(vit(0.1), 12, (1, 2), 64),
     "ViT-B/16, no dropout": Case(vit(0.0), 12, (1, 2), 64),
@@ -83,6 +98,8 @@ def measured(case: Case, target: str, *, for_tpu: bool) -> dict[str, Any]:
             model, batch = case.make(depth)
         report = harness.preflight(model, batch, target, case.per_replica)
         rows.append({**harness.estimate(report), "flops": report.time.flops})
+    if len(rows) == 1:
+        return rows[0] | {"depths": case.compiled}
     (less, more), (first, second) = rows, case.compiled
     whole = dict(more)
     for key in OF_DEPTH:
