@@ -2,7 +2,7 @@
 
        apt-get install dieharder
        gcc -O2 benchmarks/dropout_bits.c -o /tmp/dropout_bits
-       for stream in indices calls seeds; do /tmp/dropout_bits $stream | dieharder -g 200 -a; done
+       for stream in indices calls seeds; do /tmp/dropout_bits $stream | dieharder -g 200 -a -m 0.1; done
 
    Consecutive indices of one call, one index in consecutive calls, or one index of consecutive seeds. With "pcg3d" as a
    second argument it is that hash instead, by Jarzynski and Olano (JCGT 9(3), 2020), which fails on indices:
