@@ -109,8 +109,8 @@ def random_bits(words: Sequence[Any], sizes: Sequence[Any]) -> Tensor:
     """Return random bits, of dtype `uint32`, for a tensor whose first dimension is the batch.
 
     They depend on the two words of the seed and the indices in the whole batch, by two rounds of a mixer, each with a
-    key. In tests of Dieharder they do as well as the Mersenne Twister (benchmarks/results/dropout_bits.txt); one round
-    of pcg3d, which costs the same, fails two.
+    key. In tests of Dieharder they do as well as the Mersenne Twister (benchmarks/results/dropout_bits.txt); pcg3d,
+    which costs the same, fails two.
 
     Args:
         words: The seed and the number of the call, of dtype `uint32`.
