@@ -57,9 +57,10 @@ def computes_for_tpu() -> bool:
 def _patches() -> list[Patch]:
     patches: list[Patch] = [
         (ops_nn.backend.random, "keras.src.backend.random.dropout", _dropout),
-        (ops_nn, "keras.src.ops.nn._layer_normalization", _layer_normalization),
         (ops_nn.backend.nn, "keras.src.backend.nn.gelu", _gelu),
     ]
+    if hasattr(ops_nn, "_layer_normalization"):  # older versions of Keras have it in the layer, and keep theirs
+        patches.append((ops_nn, "keras.src.ops.nn._layer_normalization", _layer_normalization))
     if keras.backend.backend() == "jax":  # TensorFlow's own makes no array of ones and zeros
         patches.append((ops_nn.backend.nn, "keras.src.backend.nn.sparse_categorical_crossentropy", _crossentropy))
     return patches
