@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_ext._runtime.compat.keras3_jax import compiler_params
 from keras_tpu_ext._runtime.keras3.tpu_operations import first_kept
 
 _LANES = 128
@@ -124,7 +125,7 @@ def _call(
             scratch_shapes=[pltpu.VMEM((keys, lanes), jnp.float32) for _ in results[1:]],
         ),
         out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        compiler_params=compiler_params(dimension_semantics=("parallel", "parallel", "arbitrary")),
         cost_estimate=pl.CostEstimate(
             flops=2 * products,
             transcendentals=batch * width // rule.depth * queries * keys,

@@ -28,9 +28,10 @@ END = """   0x5   : > { %p1 = scmp.ge.s32.totalorder %s2, 130 /* loop exit test 
 
 def skipped(number, inside):
     """Bundles that a branch may skip; the one that it goes to begins another region."""
+    ends = f"/* Start/End empty region {number} :: Start region {number + 1} */"
     return (
         f"   0x8   : > {{ %752 = sbr.rel (%p8707_p0) target = $region{number} }}\n{inside}"
-        f"   0x9 PF: > {{ %s4 = sld [smem:[#a]] }} /* Start/End empty region {number} :: Start region {number + 1} */\n"
+        f"   0x9 PF: > {{ %s4 = sld [smem:[#a]] }} {ends}\n"
     )
 
 
