@@ -69,9 +69,10 @@ class Bert(keras.Model):
         self.next_sentence = keras.layers.Dense(2, name="next", dtype="float32")
         self.words = keras.layers.Activation("linear", dtype="float32", name="words")
 
-    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def call(self, inputs: dict[str, Any], training: bool | None = None) -> dict[str, Any]:
         """Return the logits of masked words and of whether a sentence follows."""
-        x = self.encoder(self.first(self.embeddings(inputs["tokens"], inputs["segments"])))
+        # Without `training` among the arguments, Keras would not tell the layers of it, and nothing be dropped.
+        x = self.encoder(self.first(self.embeddings(inputs["tokens"], inputs["segments"])), training=training)
         places = keras.ops.one_hot(inputs["places"], TOKENS, dtype=x.dtype)
         masked = self.last(self.transform(keras.ops.matmul(places, x)))
         return {

@@ -61,7 +61,7 @@ class StepAnalysis:
         self._module = Module.parse(compiled.hlo)
         self._wanted = corrections
         self._corrections = corrections_for(target.generation.name, corrections)
-        self._timeline = Timeline(self._module, target, self._corrections)
+        self._timeline = Timeline(self._module, target, self._corrections, compiled.facts.get("kernels"))
         self._layers = LayerResolver(lowered.layers, lowered.roles, lowered.arguments)
 
     def memory(self) -> MemoryUse:
@@ -112,6 +112,7 @@ class StepAnalysis:
             shares=shares,
             unknown_loops=len(self._timeline.unknown_loops),
             by_kernels=by_kernels / seconds if seconds else 0.0,
+            kernels_by_compiler=all(cost.source != "kernel" for cost in costs if is_kernel(cost.instruction)),
             seconds_range=published and (seconds * published.lowest, seconds * published.highest),
             measured=published.what if published else "",
             corrections=tuple(self._corrections),

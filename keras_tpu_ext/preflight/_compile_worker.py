@@ -1,7 +1,8 @@
 """The process that runs the TPU compiler: `python _compile_worker.py FOLDER`.
 
 It is run as a file, so that it imports only JAX, not this package. It reads `job.json` and `program` (StableHLO)
-from the folder, and writes `module.hlo` and `result.json` there.
+from the folder, and writes `module.hlo` and `result.json` there. With a second argument, the folder into which the
+compiler writes the instructions that it makes, it writes those of each Pallas kernel to `kernels.json`.
 """
 
 from __future__ import annotations
@@ -10,43 +11,36 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 
-def main(folder: str) -> int:
-    """Compile the program in `folder`."""
+def main(folder: str, instructions: str | None = None) -> int:
+    """Compile the program in `folder`, or its kernels alone."""
     path = Path(folder)
-    job = json.loads((path / "job.json").read_text())
-    result = compile_program(job, (path / "program").read_bytes(), path / "module.hlo")
+    job, program = json.loads((path / "job.json").read_text()), (path / "program").read_bytes()
+    if instructions is not None:
+        (path / "kernels.json").write_text(json.dumps(compile_kernels(job, program, Path(instructions))))
+        return 0
+    result = compile_program(job, program, path / "module.hlo")
     (path / "result.json").write_text(json.dumps(result))
     return 0
 
 
 def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str, Any]:
     """Compile a program and write its HLO to `out`; return its sizes and times, or the compiler's error."""
-    import numpy as np
-    from jax._src import compiler
     from jax._src.interpreters import mlir
-    from jax._src.lib import xla_client
-    from jax.experimental import topologies
     from jaxlib.mlir import ir
 
-    topology = topologies.get_topology_desc(platform="tpu", topology_name=job["topology"], **job["options"])
-    devices = topology.devices
-    count = len(devices)
-    shape = (1, count) if job["partitions"] else (count, 1)
-    options = compiler.get_compile_options(*shape, device_assignment=np.arange(count).reshape(shape))
-    build = options.executable_build_options
-    build.use_spmd_partitioning = bool(job["partitions"])
-    build.use_shardy_partitioner = bool(job["partitions"])
+    devices = _devices(job)
     start = time.monotonic()
     try:
         with mlir.make_ir_context():
             module = ir.Module.parse(_replace_mhlo_copy(program))
             if job["results"] is not None:
                 _donate_arguments(module, job["results"])
-            executable = _compile(devices[0].client, module, xla_client.DeviceList(tuple(devices)), options)
+            executable = _compile(module, devices, partitions=job["partitions"])
     except TypeError:  # a bug in this program
         raise
     except Exception as error:  # any error of the compiler is a result
@@ -67,16 +61,86 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
     }
 
 
-def _compile(client: Any, module: Any, devices: Any, options: Any) -> Any:
-    """Compile a module; JAX before 0.8 takes it as bytes, and JAX before 0.7 without devices."""
+def compile_kernels(job: dict[str, Any], program: bytes, instructions: Path) -> dict[str, str]:
+    """Compile each Pallas kernel of a program alone; return the instructions of each by its body."""
     from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
 
+    devices = _devices(job)[:1]
+    found: dict[str, str] = {}
+    with mlir.make_ir_context():
+        for kernel in _kernels(ir.Module.parse(_replace_mhlo_copy(program)).operation):
+            body = json.loads(ir.StringAttr(kernel.attributes["backend_config"]).value)["custom_call_config"]["body"]
+            if body not in found:
+                before = set(instructions.iterdir())
+                _compile(_alone(kernel), devices, partitions=0)
+                found[body] = _instructions_of_kernel(set(instructions.iterdir()) - before)
+    return found
+
+
+def _kernels(operation: Any) -> Iterator[Any]:
+    """Yield the Pallas kernels in an operation."""
+    from jaxlib.mlir import ir
+
+    target = operation.attributes["call_target_name"] if operation.name == "stablehlo.custom_call" else None
+    if target is not None and ir.StringAttr(target).value == "tpu_custom_call":
+        yield operation
+    for region in operation.regions:
+        for block in region:
+            for inner in block:
+                yield from _kernels(inner.operation)
+
+
+def _alone(kernel: Any) -> Any:
+    """Return a module that only calls a kernel."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+
+    with kernel.location:
+        module = ir.Module.create()
+        kinds = [one.type for one in kernel.operands], [one.type for one in kernel.results]
+        with ir.InsertionPoint(module.body):
+            main = func.FuncOp("main", kinds)
+            with ir.InsertionPoint(main.add_entry_block()):
+                copy = kernel.clone()
+                for i, argument in enumerate(main.arguments):
+                    copy.operands[i] = argument
+                func.ReturnOp(list(copy.results))
+    return module
+
+
+def _instructions_of_kernel(files: set[Path]) -> str:
+    """Return the instructions of the kernel of a compilation, the longest of those that it has written."""
+    texts = [path.read_text() for path in files if re.search(r"\d-final_bundles\.txt$", path.name)]
+    return max(texts, key=len, default="")
+
+
+def _devices(job: dict[str, Any]) -> Any:
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(platform="tpu", topology_name=job["topology"], **job["options"]).devices
+
+
+def _compile(module: Any, devices: Any, *, partitions: int) -> Any:
+    """Compile a module; JAX before 0.8 takes it as bytes, and JAX before 0.7 without devices."""
+    import numpy as np
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+
+    count = len(devices)
+    shape = (1, count) if partitions else (count, 1)
+    options = compiler.get_compile_options(*shape, device_assignment=np.arange(count).reshape(shape))
+    build = options.executable_build_options
+    build.use_spmd_partitioning = bool(partitions)
+    build.use_shardy_partitioner = bool(partitions)
+    client, where = devices[0].client, xla_client.DeviceList(tuple(devices))
     try:
-        return client.compile(module, devices, options)
+        return client.compile(module, where, options)
     except TypeError:
         program = mlir.module_to_bytecode(module)
     try:
-        return client.compile(program, devices, options)
+        return client.compile(program, where, options)
     except TypeError:
         return client.compile(program, options)
 
@@ -108,4 +172,4 @@ def _donate_arguments(module: Any, first: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -25,22 +26,30 @@ from keras_tpu_ext.checks.schema import (
     number,
     one_of,
     parse_json,
+    row,
     text,
 )
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.machine.system import installed_version
 from keras_tpu_ext.machine.versions import NEWEST_TESTED
 from keras_tpu_ext.output.progress import last_lines, run_process
+from keras_tpu_ext.preflight._hlo.flops import KERNEL, digest_of
+from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles, cycles_of
 from keras_tpu_ext.preflight.targets import Target
 
-_CACHE_VERSION = 5
+_CACHE_VERSION = 6
 _CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 _FACTS = {
     "compile_seconds": number,
     **dict.fromkeys(("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes"), integer()),
     "versions": mapping(text),
+    "kernels": mapping(row(number, number, number)),
 }
+# What makes the compiler write the instructions of a program; a libtpu that does not know it ends with an error.
+_WRITES_INSTRUCTIONS = (
+    "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final_bundles"
+)
 # What is in a cached file, for a step that compiles and for one that does not.
 _IS_COMPILED = fields({"hlo": text, "facts": fields(_FACTS), "error": one_of("")})
 _IS_TOO_LARGE = fields({"hlo": one_of(""), "facts": fields({"versions": mapping(text)}), "error": text})
@@ -53,7 +62,7 @@ class Compiled:
     """The compiler's result for a program."""
 
     hlo: str  # text of the compiled module; empty if it does not compile
-    facts: dict[str, Any]  # sizes, times and versions, see `_compile_worker.py`
+    facts: dict[str, Any]  # sizes, times and versions, see `_compile_worker.py`, and the cycles of kernels
     error: str = ""  # the compiler's error; empty if it compiles
     from_cache: bool = False  # whether it was compiled in an earlier call
 
@@ -95,6 +104,8 @@ def compile_for(
             )
         error = facts.pop("error", "")
         hlo = "" if error else (folder / "module.hlo").read_text()
+        if not error:
+            facts["kernels"] = _kernels(folder, environment, timeout_s, progress) if KERNEL in hlo else {}
     compiled = Compiled(hlo, {**facts, "versions": versions}, error)
     # No other errors: they may be caused by the machine.
     if cached is not None and (not error or "RESOURCE_EXHAUSTED" in error):
@@ -131,6 +142,22 @@ def _environment() -> dict[str, str]:
         "TPU_SKIP_MDS_QUERY": "1",  # do not ask a metadata server for this machine's TPU
         "PYTHONSAFEPATH": "1",  # keep this folder out of sys.path
     }
+
+
+def _kernels(
+    folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None]
+) -> dict[str, KernelCycles]:
+    """Compile the kernels of a program alone; return the cycles of each, where the compiler tells, by its digest."""
+    written, found = folder / "instructions", folder / "kernels.json"
+    written.mkdir()
+    arguments = f"{environment.get('LIBTPU_INIT_ARGS', '')} {_WRITES_INSTRUCTIONS.format(written)}"
+    command = [sys.executable, str(_WORKER), str(folder), str(written)]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        variables = {**environment, "LIBTPU_INIT_ARGS": arguments}
+        run_process(command, variables, folder / "printed", timeout_s=timeout_s, progress=progress)
+    texts = json.loads(found.read_text()) if found.exists() else {}
+    cycles = {digest_of(body): cycles_of(text) for body, text in texts.items()}
+    return {digest: one for digest, one in cycles.items() if one is not None}
 
 
 def _run_worker(

@@ -148,10 +148,10 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
     yield _row("", _range(report, time))
     kernels = ""
     if time.by_kernels:
-        kernels = (
-            f", {100 * time.by_kernels:.0f} % in kernels, by their products at the matrix units' peak or by their "
-            "bytes, whichever takes longer"
-        )
+        means = "the instructions that the compiler has made of them"
+        if not time.kernels_by_compiler:
+            means = "their products at the matrix units' peak"
+        kernels = f", {100 * time.by_kernels:.0f} % in kernels, by {means} or by their bytes, whichever takes longer"
     yield _row(
         "",
         f"{100 * time.by_compiler:.0f} % of it stated by the compiler{kernels}; the rest is the time to move bytes "

@@ -168,10 +168,12 @@ class StepTime:
     Attributes:
         seconds: Time of a step.
         by_compiler: Fraction of it that the compiler states. The rest is computed from bytes and bandwidth (the
-            measured one if there is a correction, else the nominal one, which gives the least time), or is products
-            of kernels.
-        by_kernels: Fraction of it spent in Pallas kernels, such as attention: their products, by their own estimate
-            or by what they do, at the device's peak, or their bytes if these take longer.
+            measured one if there is a correction, else the nominal one, which gives the least time), or is in
+            kernels.
+        by_kernels: Fraction of it spent in Pallas kernels, such as attention: the cycles of their instructions or,
+            where the compiler does not tell them, their products at the device's peak; or their bytes if these take
+            longer.
+        kernels_by_compiler: Whether the compiler tells the instructions of all kernels.
         flops: FLOPs of the matrix products and convolutions on one device.
         mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
         intensity: FLOPs per byte read from and written to HBM.
@@ -193,6 +195,7 @@ class StepTime:
     shares: dict[str, float]
     unknown_loops: int = 0
     by_kernels: float = 0.0
+    kernels_by_compiler: bool = True
     seconds_range: tuple[float, float] | None = None
     measured: str = ""
     corrections: tuple[str, ...] = ()

@@ -50,18 +50,18 @@ def arrays(queries=128, keys=128, heads=2, kv_heads=2, depth=16, value_depth=Non
 @contextlib.contextmanager
 def on_tpu(distribution=None, kernel=True):
     """Trace as for a TPU, and hold that the kernel was taken, or that it was not."""
-    taken, by_kernel = [], attention._by_kernel
+    taken, by_kernel = [], attention._by_splash
 
     def counted(*args):
         taken.append(args)
         return by_kernel(*args)
 
-    pays_from, attention.PAYS_FROM, attention._by_kernel = attention.PAYS_FROM, 128, counted
+    pays_from, attention.PAYS_FROM, attention._by_splash = attention.PAYS_FROM, 128, counted
     try:
         with as_on_tpu(), exact_operations(TracedDevices.of(distribution)):
             yield
     finally:
-        attention.PAYS_FROM, attention._by_kernel = pays_from, by_kernel
+        attention.PAYS_FROM, attention._by_splash = pays_from, by_kernel
     assert bool(taken) == kernel
 
 
@@ -213,10 +213,10 @@ def test_of_a_layer_with_a_window(kind, masks):
 @pytest.mark.parametrize(
     ("mask", "blocks"),
     [
-        (splash.Mask(), "blocks_16_of_16"),
-        (splash.Mask(after=0), "blocks_10_of_16"),
-        (splash.Mask(before=511, after=0), "blocks_7_of_16"),
-        (splash.Mask(before=512, after=512), "blocks_10_of_16"),
+        (splash.Mask(), "blocks_4_of_4_in_2"),
+        (splash.Mask(after=0), "blocks_3_of_4_in_2"),
+        (splash.Mask(before=511, after=0), "blocks_7_of_16_in_4"),
+        (splash.Mask(before=512, after=512), "blocks_10_of_16_in_4"),
     ],
 )
 def test_blocks_that_the_kernel_visits(mask, blocks):

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.runtimes("keras3_jax")
 ON_DROPIN = {
     "addons_focal_f1",
     "addons_norm_rotate",
-    "bengali_outputs",
     "full_h5_checkpoint",
     "kfold_tabular",
     "mobilenet_finetune",

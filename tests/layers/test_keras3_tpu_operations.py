@@ -271,7 +271,8 @@ def test_layers_within_layers_drop_by_the_hash():
         return numpy(model(x[:rows], training=True))
 
     model = kte.layers.for_tpu(transformer())
-    np.testing.assert_allclose(outputs(model, 2), outputs(model, 4)[:2], rtol=1e-5)  # Keras's masks are of the shape
+    # Keras's masks depend on the number of rows. Sums of numbers of about 1 are rounded, whatever is left of them.
+    np.testing.assert_allclose(outputs(model, 2), outputs(model, 4)[:2], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(not ON_JAX, reason="what is traced is looked at on JAX")

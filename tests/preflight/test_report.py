@@ -357,8 +357,15 @@ def test_times(seconds, text):
     assert _text._seconds(seconds) == text
 
 
-def test_the_part_of_kernels_is_told_where_there_is_any():
-    kernels = "in kernels, by their products at the matrix units' peak or by their bytes, whichever takes longer"
+@pytest.mark.parametrize(
+    ("by_compiler", "means"),
+    [
+        (True, "the instructions that the compiler has made of them"),
+        (False, "their products at the matrix units' peak"),
+    ],
+)
+def test_the_part_of_kernels_is_told_where_there_is_any(by_compiler, means):
+    kernels = f"in kernels, by {means} or by their bytes, whichever takes longer"
     assert kernels not in unwrapped(report())
-    found = report(time=dataclasses.replace(TIME, by_kernels=0.2))
+    found = report(time=dataclasses.replace(TIME, by_kernels=0.2, kernels_by_compiler=by_compiler))
     assert f"75 % of it stated by the compiler, 20 % {kernels}; the rest is" in unwrapped(found)

@@ -90,6 +90,7 @@ DistributedRuntimeClient. key_value_dir_get key_value_set
 JAXEpochIterator. data_adapter
 Layer. _loss_ids _remat_mode
 LossFunctionWrapper. fn
+MultiHeadAttention. _dropout_layer _flash_attention
 Variable. _layout _value
 Trainer. _jax_state _losses_override
 """)

@@ -71,6 +71,13 @@ def abstract_mesh(sizes: Mapping[str, int]) -> jax.sharding.AbstractMesh:
     return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
 
 
+def compiler_params(**values: Any) -> Any:
+    """Return what the TPU compiler is told of a Pallas kernel."""
+    from jax.experimental.pallas import tpu
+
+    return (tpu.CompilerParams if jax.__version_info__ >= (0, 7) else tpu.TPUCompilerParams)(**values)
+
+
 def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """Return `function` mapped over the devices' shards, without a check that its results are replicated."""
     if jax.__version_info__ < (0, 7):

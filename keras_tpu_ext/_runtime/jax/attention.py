@@ -1,28 +1,35 @@
-"""Attention on a TPU that matches Keras on a CPU: JAX's Splash kernel where possible, else XLA.
+"""Attention on a TPU that matches Keras on a CPU: by a kernel where possible, else by XLA.
 
-Keras 3.10 to 3.15 gives the kernel a causal mask and unscaled logits where neither was requested, and on several
-chips the compiler rejects it; see docs/on_a_tpu.md.
+Keras 3.10 to 3.15 gives JAX's Splash kernel a causal mask and unscaled logits where neither was requested, and on
+several chips the compiler rejects it; see docs/on_a_tpu.md. Where operations for a TPU are asked for, this package's
+kernel takes what suits it, also with dropout.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
+from keras_tpu_ext._runtime.jax.attention_kernel import Rule, Words, attention_kernel, block_of_queries
+from keras_tpu_ext._runtime.jax.batch import respects_padding
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, device_kind_of, traced_devices, traces_for_tpu
+from keras_tpu_ext._runtime.keras3.tpu_operations import computes_for_tpu, row_words, seed_words
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = ("MultiHeadAttention", "GroupQueryAttention")
@@ -33,6 +40,7 @@ _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
 # at 256 (benchmarks/attention_kernel.py); two layers of 12 heads of 64 took 1.05, 0.61 and 0.43 of XLA's time at 256,
 # 512 and 1,024 keys. The same threshold is used for other chips.
 PAYS_FROM = 512
+_WHOLE = PartitionSpec()
 _WARNED: set[str] = set()
 
 
@@ -93,27 +101,50 @@ def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _with_remembered_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap the attention of a layer, to give Keras's own function the meaning of the layer's mask."""
+    """Wrap the attention of a layer: the kernel with dropout computes it, or Keras with the meaning of the mask."""
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def compute(
-        layer: Layer,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None = None,
-        *rest: object,
-        **kwargs: object,
-    ) -> Tensor:
+    def compute(*args: object, **kwargs: object) -> Any:
+        call = signature.bind(*args, **kwargs).arguments
         remembered, _MASKS.computed = _MASKS.computed, None
         mask, meaning = remembered or (None, None)
-        before, _MASKS.current = _MASKS.current, meaning if mask is attention_mask else None
+        meaning = meaning if mask is call.get("attention_mask") else None
+        before, _MASKS.current = _MASKS.current, meaning
         try:
-            return original(layer, query, key, value, attention_mask, *rest, **kwargs)
+            found = _with_dropout(**call)
+            return original(*args, **kwargs) if found is None else (found, None)
         finally:
             _MASKS.current = before
 
     return compute
+
+
+def _with_dropout(
+    self: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    training: bool | None = None,
+    return_attention_scores: bool = False,
+    use_causal_mask: bool = False,
+) -> jax.Array | None:
+    """Return the attention of a layer by this package's kernel; `None` where no dropout is due, or it does not suit.
+
+    Keras itself computes such an attention without any kernel. A query that sees nothing gets zeros.
+    """
+    devices, dropout = traced_devices(), self._dropout_layer
+    seen = Mask() if attention_mask is None else _MASKS.current
+    if not training or not dropout.rate or return_attention_scores or self._flash_attention is False:
+        return None
+    if devices is None or seen is None or not traces_for_tpu() or _block(query, key, value, devices) is None:
+        return None
+    if use_causal_mask:
+        seen = dataclasses.replace(seen, after=0)
+    scale = 1 / query.shape[-1] ** 0.5
+    found = _by_own_kernel(query, key, value, seen, scale, devices, dropout.rate, seed_words(dropout.seed_generator))
+    return found if seen.queries is None else jnp.where(seen.queries[:, :, None, None], found, 0)
 
 
 def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -142,10 +173,15 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
         if bias is None and query.shape[1] == key.shape[1] and not query.shape[1] % BLOCKS[-1]:
             _warn_once()  # Keras itself gives such a call to the kernel
-        if wanted and seen is not None and bias is None and _suits_kernel(query, key, value, devices):
+        if seen is not None and bias is None:
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
-            return _by_kernel(query, key, value, seen, scale, attn_logits_soft_cap, devices)
+            sees_far = seen.before is None and seen.after is None  # else the other kernel visits fewer blocks
+            if flash_attention is not False and sees_far and not cap and _block(query, key, value, devices):
+                found = _by_own_kernel(query, key, value, seen, scale, devices)
+                return _mean_where_nothing_is_seen(found, value, seen)
+            if wanted and _suits_splash(query, key, value, devices):
+                return _by_splash(query, key, value, seen, scale, attn_logits_soft_cap, devices)
         if attn_logits_soft_cap is not None:
             return _capped(query, key, value, bias, mask, scale, is_causal, attn_logits_soft_cap)
         return original(query, key, value, **{**given, "scale": scale}, flash_attention=False)
@@ -159,21 +195,85 @@ def _of_one_dtype(*arrays: Tensor) -> list[jax.Array]:
     return [tensor.astype(dtype) for tensor in tensors]
 
 
-def _suits_kernel(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDevices) -> bool:
-    """Return whether JAX's kernel takes these arrays, the devices support it, and the mesh divides them evenly."""
+def _suits_kernels(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDevices) -> bool:
+    """Return whether kernels take these arrays, the devices support them, and the mesh divides the arrays evenly."""
     kind = device_kind_of(devices.mesh)
     if not kind.startswith("TPU") or kind in _KINDS_WITHOUT_KERNEL:
         return False
     if any(array.ndim != 4 or str(array.dtype) not in _DTYPES for array in (query, key, value)):
         return False
-    if query.shape[1] % BLOCKS[-1] or key.shape[1] % BLOCKS[-1] or query.shape[2] % key.shape[2]:
-        return False
-    sizes = {} if devices.mesh is None else dict(devices.mesh.shape)
-    over_batch, over_heads = sizes.pop(devices.batch_axis, 1), math.prod(sizes.values())
+    over_batch, over_heads = _divisions(devices)
     return not (query.shape[0] % over_batch or key.shape[2] % over_heads)
 
 
-def _by_kernel(
+def _divisions(devices: TracedDevices) -> tuple[int, int]:
+    """Return into how many parts the mesh divides a batch, and heads."""
+    sizes = {} if devices.mesh is None else dict(devices.mesh.shape)
+    return sizes.pop(devices.batch_axis, 1), math.prod(sizes.values())
+
+
+def _suits_splash(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDevices) -> bool:
+    suits = not (query.shape[1] % BLOCKS[-1] or key.shape[1] % BLOCKS[-1] or query.shape[2] % key.shape[2])
+    return suits and _suits_kernels(query, key, value, devices)
+
+
+def _block(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDevices) -> int | None:
+    """Return how many queries a program of this package's kernel has; `None` if it is not asked for or suitable."""
+    if not computes_for_tpu() or not _suits_kernels(query, key, value, devices):
+        return None
+    if query.shape[2:] != key.shape[2:] or key.shape != value.shape or len({query.dtype, key.dtype, value.dtype}) > 1:
+        return None
+    heads, depth = query.shape[2:]
+    return block_of_queries(heads // _divisions(devices)[1] * depth, depth, query.shape[1], key.shape[1])
+
+
+def _by_own_kernel(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    seen: Mask,
+    scale: float,
+    devices: TracedDevices,
+    rate: float = 0.0,
+    seed: Sequence[Any] = (0, 0),
+) -> jax.Array:
+    """Return attention by this package's kernel; the arrays' dimensions are batch, length, heads and depth."""
+    (batch, queries, heads, depth), keys = query.shape, key.shape[1]
+    block = _block(query, key, value, devices)
+    assert block is not None
+    rule = Rule(depth, scale, rate, seen.before, seen.after, block)
+    visible = None if seen.keys is None else jnp.broadcast_to(seen.keys.astype(jnp.int32), (batch, keys))
+    rows, first_keys, second_key = row_words(seed, batch, heads * queries * keys)
+    of_heads = jnp.arange(heads, dtype=jnp.uint32) * np.uint32(queries * keys)
+    words = Words(rows, first_keys, of_heads, jnp.reshape(second_key, 1))
+    words = jax.tree.map(lambda one: jax.lax.bitcast_convert_type(jnp.asarray(one, "uint32"), jnp.int32), words)
+
+    def attend(*arrays: Any) -> jax.Array:
+        rows = [array.reshape(*array.shape[:2], -1) for array in arrays[:3]]
+        return attention_kernel(rule, *rows, *arrays[3:]).reshape(arrays[0].shape)
+
+    each = _on_each_device(attend, devices, lambda rows, heads: (rows, Words(rows, rows, heads, _WHOLE)))
+    return respects_padding(each)(query, key, value, visible, words)
+
+
+def _on_each_device(
+    attend: Callable[..., jax.Array], devices: TracedDevices, more_specs: Callable[..., Any]
+) -> Callable[..., jax.Array]:
+    """Return a function that attends to each device's part of the batch and of the heads.
+
+    `more_specs` gets the specs of what is divided along the batch and along the heads, and returns those of the
+    arguments after query, key and value.
+    """
+    mesh, axis = devices.mesh, devices.batch_axis
+    if mesh is None or mesh.size == 1:
+        return attend
+    heads = tuple(name for name in mesh.axis_names if name != axis) or None
+    split = PartitionSpec(axis, None, heads)
+    specs = (split, split, split, *more_specs(PartitionSpec(axis), PartitionSpec(heads)))
+    return shard_map(attend, mesh, specs, split)
+
+
+def _by_splash(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -189,18 +289,17 @@ def _by_kernel(
         segments = jnp.ones(query.shape[:2], jnp.int32), jnp.broadcast_to(visible, key.shape[:2])
     attend: Callable[..., jax.Array] = functools.partial(splash_attention, mask=mask, cap=cap)
     query = query * jnp.asarray(scale, query.dtype)
-    mesh, axis = devices.mesh, devices.batch_axis
-    if mesh is not None and mesh.size > 1:
-        heads = tuple(name for name in mesh.axis_names if name != axis) or None
-        split, rows = PartitionSpec(axis, None, heads), PartitionSpec(axis)
-        attend = shard_map(attend, mesh, (split, split, split, rows), split)
-    found = attend(query, key, value, segments)
-    seen = sees_anything(mask, query.shape[1], key.shape[1])
+    each = _on_each_device(attend, devices, lambda rows, heads: (rows,))
+    return _mean_where_nothing_is_seen(each(query, key, value, segments), value, mask)
+
+
+def _mean_where_nothing_is_seen(found: jax.Array, value: jax.Array, mask: Mask) -> jax.Array:
+    """Return attention as in Keras, where a query that sees nothing gets the mean of all values: logits are equal."""
+    seen = sees_anything(mask, found.shape[1], value.shape[1])
     if seen is None:
         return found
-    # In Keras a query that sees nothing gets the mean of all values, because its logits are all equal.
     mean = jnp.mean(value.astype(jnp.float32), axis=1, keepdims=True).astype(found.dtype)
-    mean = jnp.repeat(mean, query.shape[2] // key.shape[2], axis=2)
+    mean = jnp.repeat(mean, found.shape[2] // value.shape[2], axis=2)
     return jnp.where(seen[:, :, None, None], found, mean)
 
 

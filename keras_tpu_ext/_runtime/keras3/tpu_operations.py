@@ -95,15 +95,24 @@ def _dropout(
         or not isinstance(seed, (int, keras.random.SeedGenerator))
     ):
         return original(inputs, rate, noise_shape, seed)
-    words = [np.uint32(seed % 2**32), np.uint32(0)] if isinstance(seed, int) else ops.unstack(_uint32(seed.next()), 2)
     inputs = ops.convert_to_tensor(inputs)
     sizes = list(ops.shape(inputs))
     if noise_shape is not None:
         sizes = [size if wanted is None else wanted for size, wanted in zip(sizes, noise_shape, strict=True)]
-    keep = random_bits(words, sizes) >= np.uint32(round(rate * 2**32))
+    keep = ops.cast(random_bits(seed_words(seed), sizes), "int32") >= first_kept(rate)
     # In float32: rounded to bfloat16, 1 / 0.9 would be 0.2 % off.
     scaled = ops.cast(ops.cast(inputs, _wide(inputs)) * (1 / (1 - rate)), inputs.dtype)
     return ops.where(keep, scaled, ops.zeros_like(inputs))
+
+
+def seed_words(seed: Any) -> list[Any]:
+    """Return the two words, of dtype `uint32`, of an integer or of the next call of a `SeedGenerator`."""
+    return [np.uint32(seed % 2**32), np.uint32(0)] if isinstance(seed, int) else ops.unstack(_uint32(seed.next()), 2)
+
+
+def first_kept(rate: float) -> np.int32:
+    """Return the least random bits, read as a number with a sign, of what dropout keeps."""
+    return np.int32(round(rate * 2**32) - 2**31)
 
 
 def random_bits(words: Sequence[Any], sizes: Sequence[Any]) -> Tensor:
@@ -117,26 +126,37 @@ def random_bits(words: Sequence[Any], sizes: Sequence[Any]) -> Tensor:
         words: The seed and the number of the call, of dtype `uint32`.
         sizes: The shape; the first size may be a tensor, this replica's number of rows.
     """
-    facts = _THREAD.facts
-    assert facts is not None
-    rank, inner = len(sizes), math.prod(sizes[1:])
-    if not rank:
-        sizes, rank, inner = [1], 1, 1
-    first, _ = facts.position_in_batch(sizes[0])
-    rows = facts.respects_padding(lambda: _uint32(first + ops.arange(sizes[0], dtype="int32")))()
-    index = _along(rows, 0, rank) * np.uint32(inner % 2**32)
+    sizes = sizes or [1]
+    rank = len(sizes)
+    rows, first_key, second_key = row_words(words, sizes[0], math.prod(sizes[1:]))
+    index = _along(rows, 0, rank)
     for axis in range(1, rank):
         stride = math.prod(sizes[axis + 1 :])
         index = index + _along(_uint32(ops.arange(sizes[axis], dtype="int32")), axis, rank) * np.uint32(stride)
+    return _mix(ops.bitwise_xor(_mix(ops.bitwise_xor(index, _along(first_key, 0, rank))), second_key))
+
+
+def row_words(words: Sequence[Any], rows: Any, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `random_bits` makes of the rows of a batch, of dtype `uint32`.
+
+    Args:
+        words: The seed and the number of the call, of dtype `uint32`.
+        rows: This replica's number of rows.
+        size: Numbers of a row.
+
+    Returns:
+        For each row the index of its first number in the whole batch and the first key; and the second key.
+    """
+    facts = _THREAD.facts
+    assert facts is not None
+    first, _ = facts.position_in_batch(rows)
+    places = facts.respects_padding(lambda: _uint32(first + ops.arange(rows, dtype="int32")))()
     seed, call = words
     first_key = _mix(ops.bitwise_xor(_mix(seed), call))
-    second_key = _mix(first_key + _GOLDEN_RATIO)
     # An index has 32 bits: the rows of a larger tensor that would have the same one have different keys.
-    before_repeat = max(2**32 // max(inner, 1), 1)
-    if not isinstance(sizes[0], int) or sizes[0] > before_repeat:
-        repeats = rows // np.uint32(min(before_repeat, 2**32 - 1))
-        first_key = first_key + _along(repeats, 0, rank) * _GOLDEN_RATIO
-    return _mix(ops.bitwise_xor(_mix(ops.bitwise_xor(index, first_key)), second_key))
+    before_repeat = max(2**32 // max(size, 1), 1)
+    first_keys = first_key + places // np.uint32(min(before_repeat, 2**32 - 1)) * _GOLDEN_RATIO
+    return places * np.uint32(size % 2**32), first_keys, _mix(first_key + _GOLDEN_RATIO)
 
 
 def _mix(word: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from keras_tpu_ext.preflight._hlo.kernel_schedule import Visits
 from keras_tpu_ext.preflight._hlo.module import Instruction
 from keras_tpu_ext.preflight._hlo.shape import Shape
 
@@ -14,12 +16,12 @@ _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
-_KERNEL = 'custom_call_target="tpu_custom_call"'
+KERNEL = 'custom_call_target="tpu_custom_call"'
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
 # Number of products with the keys' and with the values' depth in each pass: backward passes recompute the scores.
-_PRODUCTS: Mapping[str, tuple[int, int]] = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
-# The name that `_runtime/jax/splash.py` gives the part of the blocks that a mask needs.
-_BLOCKS = re.compile(r"\bblocks_(\d+)_of_(\d+)\b")
+_PRODUCTS: Mapping[str, tuple[int, int]] = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2), "fused": (3, 2)}
+# The name that `_runtime/jax/splash.py` gives the part of the blocks that a mask needs, and the number of their rows.
+_BLOCKS = re.compile(r"\bblocks_(\d+)_of_(\d+)_in_(\d+)\b")
 _QUERY, _KEY, _VALUE = range(3)
 
 
@@ -92,7 +94,7 @@ class KernelFlops(NamedTuple):
 
 def is_kernel(instruction: Instruction) -> bool:
     """Return whether an instruction is a Pallas kernel."""
-    return instruction.opcode == "custom-call" and _KERNEL in instruction.attributes
+    return instruction.opcode == "custom-call" and KERNEL in instruction.attributes
 
 
 def kernel_flops(instruction: Instruction, operands: Sequence[Shape], matrix_unit: int) -> KernelFlops:
@@ -105,8 +107,10 @@ def kernel_flops(instruction: Instruction, operands: Sequence[Shape], matrix_uni
     arrays = [shape.dimensions for shape in operands if len(shape.dimensions) >= 3 and shape.dtype in ("f32", "bf16")]
     if found is None or len(arrays) <= _VALUE:
         return KernelFlops(0.0, 0.0)
-    scores = math.prod(arrays[_QUERY][:-1]) * arrays[_KEY][-2] * _visited(instruction)
-    of_keys, of_values = _PRODUCTS[found[1]]
+    scores = math.prod(arrays[_QUERY][:-1]) * arrays[_KEY][-2] * visits_of(instruction).products
+    # The gradients of queries, for each row of blocks: then one kernel computes all gradients.
+    is_fused = any(len(leaf.dimensions) > len(arrays[_KEY]) for leaf in instruction.shape.leaves())
+    of_keys, of_values = _PRODUCTS["fused" if is_fused else found[1]]
     depths = arrays[_KEY][-1], arrays[_VALUE][-1]
 
     def flops_for(keys: int, values: int) -> float:
@@ -116,7 +120,13 @@ def kernel_flops(instruction: Instruction, operands: Sequence[Shape], matrix_uni
     return KernelFlops(flops_for(*depths), flops_for(*padded))
 
 
-def _visited(instruction: Instruction) -> float:
-    """Return the fraction of all blocks that the kernel visits; 1 if unknown."""
+def visits_of(instruction: Instruction) -> Visits:
+    """Return how often the conditions of JAX's attention kernel hold; always, if it is another or unknown."""
     found = _BLOCKS.search(instruction.op_name)
-    return int(found[1]) / int(found[2]) if found else 1.0
+    return Visits(int(found[1]) / int(found[2]), int(found[3]) / int(found[2])) if found else Visits()
+
+
+def digest_of(kernel: str | Instruction) -> str:
+    """Return a short name for a kernel: of its body, as the compiler gets it, or of an instruction that runs it."""
+    body = kernel if isinstance(kernel, str) else kernel.backend_config.get("custom_call_config", {}).get("body", "")
+    return hashlib.sha256(body.encode()).hexdigest()[:32]

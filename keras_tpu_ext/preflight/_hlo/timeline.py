@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_of, is_collective, start_of
-from keras_tpu_ext.preflight._hlo.flops import flops_of, is_kernel, kernel_flops
+from keras_tpu_ext.preflight._hlo.flops import digest_of, flops_of, is_kernel, kernel_flops, visits_of
+from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles
 from keras_tpu_ext.preflight._hlo.loops import trip_count
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
@@ -47,7 +48,7 @@ class Line(NamedTuple):
 # The corrections to apply, each with its measurement on the generation.
 Corrections = Mapping[Correction, Line]
 
-Source = Literal["compiler", "measured", "kernel", "hbm", "ici", "none"]
+Source = Literal["compiler", "schedule", "measured", "kernel", "hbm", "ici", "none"]
 
 
 class OpCost(NamedTuple):
@@ -56,9 +57,10 @@ class OpCost(NamedTuple):
     instruction: Instruction
     runs: int  # number of runs in a step
     seconds: float  # estimated time; for an asynchronous collective, how long the program waits for its end
-    # Source of the estimate: the compiler's cycles; measured copies; products at the peak of the matrix units, of a
-    # Pallas kernel or of what the compiler has no estimate for, if its bytes take no longer (`"kernel"`); HBM or
-    # interconnect (ICI) bandwidth; or `"none"` for an instruction that takes no time of its own.
+    # Source of the estimate: the compiler's cycles; its instructions of a Pallas kernel (`"schedule"`); measured
+    # copies; products at the peak of the matrix units, of another kernel or of what the compiler has no estimate for
+    # (`"kernel"`); HBM or interconnect (ICI) bandwidth, if the bytes of these take longer; or `"none"` for an
+    # instruction that takes no time of its own.
     source: Source
     flops: float  # FLOPs of its dots and convolutions
     bytes_accessed: float  # bytes read from and written to HBM, padding included
@@ -85,8 +87,15 @@ class _InProgress:
 class Timeline:
     """The instructions that a step runs on one device."""
 
-    def __init__(self, module: Module, target: Target, corrections: Corrections) -> None:
+    def __init__(
+        self,
+        module: Module,
+        target: Target,
+        corrections: Corrections,
+        kernels: Mapping[str, Sequence[float]] | None = None,  # by their digests, the numbers of `KernelCycles`
+    ) -> None:
         self._module = module
+        self._kernels = kernels or {}
         self._target = target
         self._generation = target.generation
         self._corrections = corrections
@@ -172,9 +181,13 @@ class Timeline:
         if is_kernel(instruction):
             kernel = kernel_flops(instruction, operands, self._generation.matrix_unit)
             flops, products = runs * kernel.flops, runs * kernel.padded
-        by_products = products / self._generation.peak_bf16_flops_per_core
-        seconds = max(by_bytes, by_products)
-        source: Source = "none" if not seconds else "kernel" if by_products > by_bytes else "hbm"
+        by_units = products / self._generation.peak_bf16_flops_per_core
+        source: Source = "kernel"
+        if is_kernel(instruction) and (known := self._kernels.get(digest_of(instruction))) is not None:
+            cycles = KernelCycles(*known).at(visits_of(instruction))
+            by_units, source = runs * cycles / self._generation.clock_hz, "schedule"
+        seconds = max(by_bytes, by_units)
+        source = "none" if not seconds else source if by_units > by_bytes else "hbm"
         return OpCost(instruction, runs, seconds, source, flops, padded, unpadded)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:

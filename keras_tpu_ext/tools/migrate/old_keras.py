@@ -9,6 +9,11 @@ from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.keras_names import DROPIN, UNKNOWN, moved
 from keras_tpu_ext.tools.migrate.names import chain
 
+# What `evaluate` returns in Keras 3: the metrics in their order, and what a container of others has, by name.
+_NAMES_OF_EVALUATE = (
+    "list(dict.fromkeys([metric.name for metric in {0}.metrics if metric.name in {0}.get_metrics_result()] "
+    "+ sorted({0}.get_metrics_result())))"
+)
 _REDUCTIONS = {
     "AUTO": "sum_over_batch_size",
     "SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
@@ -58,10 +63,13 @@ def history_key(context: Context, original: cst.Subscript, updated: cst.Subscrip
     return updated.with_changes(slice=[new])
 
 
-def attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> cst.Attribute | None:
-    """Return `model.optimizer.lr` under today's name."""
-    if original.attr.value == "metrics_names":
+def attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression | None:
+    """Return `model.optimizer.lr` under today's name, and what `model.metrics_names` was in today's order."""
+    if original.attr.value == "metrics_names" and context.on_dropin:
         context.mapped(original, ".metrics_names", DROPIN, on_dropin=True)
+    elif original.attr.value == "metrics_names":
+        context.mapped(original, context.code(original), "the names of what evaluate returns, in today's order")
+        return cst.parse_expression(_NAMES_OF_EVALUATE.format(context.code(original.value)))
     if not m.matches(original, m.Attribute(value=m.Attribute(attr=m.Name("optimizer")), attr=m.Name("lr"))):
         return None
     context.mapped(original, context.code(original), ".learning_rate")

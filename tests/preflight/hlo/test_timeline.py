@@ -540,7 +540,7 @@ def test_attention_kernels_count_by_their_products(name, products):
 
 def test_blocks_that_a_mask_leaves_out_do_not_count():
     found = kernel(
-        "splash_mha_fwd_residuals.1", ', metadata={op_name="jit(step)/jvp(att)/blocks_10_of_16/pallas_call"}'
+        "splash_mha_fwd_residuals.1", ', metadata={op_name="jit(step)/jvp(att)/blocks_10_of_16_in_4/pallas_call"}'
     )
     assert found.flops == 2 * 2 * SCORES * 64 * 10 / 16
 

@@ -1,0 +1,255 @@
+"""A kernel for attention with dropout: logits and probabilities never leave the chip's own memory.
+
+It drops what `tpu_operations` drops of an array of probabilities: by a hash of the seed, the call, and the index.
+A program of the kernel has some queries and all keys, so that a softmax is one pass. The gradient computes the
+probabilities again, and keeps nothing but the inputs.
+
+Heads of fewer than 128 numbers share the 128 lanes of a vector: the arrays stay as the projections make them, and a
+product with one head is one with the others' numbers set to zero, which costs a matrix unit the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_ext._runtime.compat.keras3_jax import compiler_params
+from keras_tpu_ext._runtime.keras3.tpu_operations import first_kept
+
+_LANES = 128
+# Numbers of an array of logits; a program has about six of them in float32, and a v5e gives it 16 MiB.
+_MOST_LOGITS = 2**18
+_BLOCKS = (512, 256, 128, 64)
+_LOWEST = -0.7 * float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What does not change from step to step.
+
+    Attributes:
+        depth: Numbers of a head.
+        scale: Factor of the logits.
+        rate: Fraction of the probabilities that are dropped.
+        before: Number of positions before its own that a query sees; `None` for all.
+        after: Number of positions after its own that a query sees; `None` for all.
+        block: Number of queries of a program.
+    """
+
+    depth: int
+    scale: float
+    rate: float
+    before: int | None
+    after: int | None
+    block: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """What the hash of a probability is made of, int32."""
+
+    rows: jax.Array  # of shape (batch,), the index of the example's first probability
+    keys: jax.Array  # of shape (batch,), the first key
+    heads: jax.Array  # of shape (heads,), the index of the head's first probability in its example
+    second_key: jax.Array  # of shape (1,)
+
+
+jax.tree_util.register_dataclass(Words, ["rows", "keys", "heads", "second_key"], [])
+
+
+def block_of_queries(width: int, depth: int, queries: int, keys: int) -> int | None:
+    """Return the number of queries of a program; `None` if the kernel does not take such arrays."""
+    if width % _LANES or (_LANES % depth and depth % _LANES):
+        return None
+    return next((size for size in (queries, *_BLOCKS) if not queries % size and size * keys <= _MOST_LOGITS), None)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention_kernel(
+    rule: Rule, query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, words: Words
+) -> jax.Array:
+    """Return attention of shape (batch, queries, heads * depth), and so are `query`, `key` and `value`.
+
+    `visible` are int32 of shape (batch, keys), not zero for what can be seen; `None` for all.
+    """
+    return _call(_forward, rule, [query, key, value], visible, words, [query])[0]
+
+
+def _forward_pass(rule: Rule, *arrays: Any) -> tuple[jax.Array, Any]:
+    return attention_kernel(rule, *arrays), arrays
+
+
+def _backward_pass(rule: Rule, arrays: Any, upstream: jax.Array) -> tuple[Any, ...]:
+    query, key, value, visible, words = arrays
+    found = _call(_backward, rule, [query, key, value, upstream], visible, words, [query, key, value])
+    return (*found, *jax.tree.map(lambda one: np.zeros(one.shape, jax.dtypes.float0), (visible, words)))
+
+
+attention_kernel.defvjp(_forward_pass, _backward_pass)
+
+
+def _call(
+    body: Callable[..., None],
+    rule: Rule,
+    arrays: Sequence[jax.Array],
+    visible: jax.Array | None,
+    words: Words,
+    results: Sequence[jax.Array],
+) -> Any:
+    """Run a kernel; its arrays and results are that of queries, those of keys and values, and another of queries."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    batch, queries, width = arrays[0].shape
+    keys = arrays[1].shape[1]
+    lanes = max(_LANES, rule.depth)
+    of_queries = pl.BlockSpec((None, rule.block, lanes), lambda b, h, i, *_: (b, i, h))
+    of_keys = pl.BlockSpec((None, keys, lanes), lambda b, h, i, *_: (b, 0, h))
+    specs = [of_queries, of_keys, of_keys, of_queries]
+    masks = [] if visible is None else [visible[:, None]]
+    mask = pl.BlockSpec((None, 1, keys), lambda b, h, i, *_: (b, 0, 0))
+    products = (2 if len(results) == 1 else 5) * batch * queries * keys * width
+    return pl.pallas_call(
+        functools.partial(body, rule),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=4,
+            grid=(batch, width // lanes, queries // rule.block),
+            in_specs=[*([mask] * len(masks)), *specs[: len(arrays)]],
+            out_specs=specs[: len(results)],
+            scratch_shapes=[pltpu.VMEM((keys, lanes), jnp.float32) for _ in results[1:]],
+        ),
+        out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results],
+        compiler_params=compiler_params(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        cost_estimate=pl.CostEstimate(
+            flops=2 * products,
+            transcendentals=batch * width // rule.depth * queries * keys,
+            bytes_accessed=sum(one.size * one.dtype.itemsize for one in (*arrays, *results)),
+        ),
+        name=f"kte_attention_kernel{body.__name__}",
+    )(words.rows, words.keys, words.heads, words.second_key, *masks, *arrays)
+
+
+def _forward(rule: Rule, *refs: Any) -> None:
+    words, visible, (query, key, value, result) = refs[:4], refs[4:-4], refs[-4:]
+    found: Any = None
+    for head, lanes in _heads(rule, query):
+        weights, total = _weights(rule, _only(query[...], lanes), key[...], visible)
+        kept = _dropping(rule, words, head, weights.shape)
+        of_head = _product(kept(weights).astype(value.dtype), value[...], (1, 0)) / (total * (1 - rule.rate))
+        found = of_head if found is None else jnp.where(lanes, of_head, found)
+    result[...] = found.astype(result.dtype)
+
+
+def _backward(rule: Rule, *refs: Any) -> None:
+    from jax.experimental import pallas as pl
+
+    words, visible, refs = refs[:4], refs[4:-9], refs[-9:]
+    query, key, value, upstream, of_query, of_key, of_value, *sums = refs
+    of_queries: Any = 0.0
+    of_keys: Any = 0.0
+    of_values: Any = 0.0
+    for head, lanes in _heads(rule, query):
+        q, up = _only(query[...], lanes), _only(upstream[...], lanes)
+        weights, total = _weights(rule, q, key[...], visible)
+        weights = weights / total
+        kept = _dropping(rule, words, head, weights.shape)
+        of_weights = kept(_product(up, value[...], (1, 1)))
+        along = jnp.sum(weights * of_weights, axis=1, keepdims=True)
+        of_logits = (weights * (of_weights - along) * (rule.scale / (1 - rule.rate))).astype(q.dtype)
+        of_queries += _product(of_logits, _only(key[...], lanes), (1, 0))
+        of_keys += _product(of_logits, q, (0, 0))
+        of_values += _product(kept(weights).astype(up.dtype), up, (0, 0)) / (1 - rule.rate)
+    of_query[...] = of_queries.astype(of_query.dtype)
+    step = pl.program_id(2)
+
+    @pl.when(step == 0)
+    def _first() -> None:
+        for total, found in zip(sums, (of_keys, of_values), strict=True):
+            total[...] = found
+
+    @pl.when(step > 0)
+    def _more() -> None:
+        for total, found in zip(sums, (of_keys, of_values), strict=True):
+            total[...] += found
+
+    @pl.when(step == pl.num_programs(2) - 1)
+    def _last() -> None:
+        for total, result in zip(sums, (of_key, of_value), strict=True):
+            result[...] = total[...].astype(result.dtype)
+
+
+def _heads(rule: Rule, query: Any) -> list[tuple[Any, jax.Array | None]]:
+    """Return the heads of a program, each with its lanes, booleans of shape (1, lanes), or `None` for all."""
+    from jax.experimental import pallas as pl
+
+    lanes = query.shape[-1]
+    if rule.depth == lanes:
+        return [(pl.program_id(1), None)]
+    count = lanes // rule.depth
+    place = jax.lax.broadcasted_iota(jnp.int32, (1, lanes), 1)
+    own = [(place >= i * rule.depth) & (place < (i + 1) * rule.depth) for i in range(count)]
+    return [(pl.program_id(1) * count + i, lanes) for i, lanes in enumerate(own)]
+
+
+def _only(array: jax.Array, lanes: jax.Array | None) -> jax.Array:
+    return array if lanes is None else jnp.where(lanes, array, jnp.zeros_like(array))
+
+
+def _weights(rule: Rule, query: jax.Array, key: jax.Array, visible: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
+    """Return the exponentials of a softmax, of shape (queries, keys), and their sum over keys."""
+    logits = _product(query, key, (1, 1)) * rule.scale
+    for mask in visible:
+        logits = jnp.where(mask[...] != 0, logits, _LOWEST)
+    if rule.before is not None or rule.after is not None:
+        queries, keys = _positions(rule, logits.shape)
+        if rule.before is not None:
+            logits = jnp.where(keys >= queries - rule.before, logits, _LOWEST)
+        if rule.after is not None:
+            logits = jnp.where(keys <= queries + rule.after, logits, _LOWEST)
+    # Of a query that sees nothing, all weights are 0.
+    weights = jnp.exp(logits - jnp.maximum(jnp.max(logits, axis=1, keepdims=True), _LOWEST / 2))
+    return weights, jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1e-30)
+
+
+def _positions(rule: Rule, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Return the position of the query and of the key of each logit."""
+    from jax.experimental import pallas as pl
+
+    queries = jax.lax.broadcasted_iota(jnp.int32, shape, 0) + pl.program_id(2) * rule.block
+    return queries, jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+
+
+def _dropping(
+    rule: Rule, words: Sequence[Any], head: Any, shape: tuple[int, int]
+) -> Callable[[jax.Array], jax.Array]:
+    """Return a function that sets what is dropped to 0: where the random bits, as a number, are below the rate."""
+    from jax.experimental import pallas as pl
+
+    if not rule.rate:
+        return lambda array: array
+    rows, keys, heads, second_key = words
+    example = pl.program_id(0)
+    queries, places = _positions(rule, shape)
+    index = queries * shape[1] + places + (rows[example] + heads[head])
+    bits = _mix(_mix(index ^ keys[example]) ^ second_key[0])
+    kept = bits >= first_kept(rule.rate)
+    return lambda array: jnp.where(kept, array, 0.0)
+
+
+def _mix(word: jax.Array) -> jax.Array:
+    """Return `tpu_operations`' mixer of words with a sign, since a kernel has no others."""
+    shifted = jax.lax.shift_right_logical
+    word = (word ^ shifted(word, np.int32(16))) * np.int32(0x85EBCA6B - 2**32)
+    word = (word ^ shifted(word, np.int32(13))) * np.int32(0xC2B2AE35 - 2**32)
+    return word ^ shifted(word, np.int32(16))
+
+
+def _product(left: jax.Array, right: jax.Array, contracted: tuple[int, int]) -> jax.Array:
+    dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
+    return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)

@@ -1,0 +1,205 @@
+"""The kernel for attention with dropout, interpreted, against XLA's attention that drops by the same hash."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.jax import attention, attention_kernel
+from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
+from keras_tpu_ext.testing import as_on_tpu
+
+pytestmark = pytest.mark.runtimes("keras3_jax", reason="Pallas is JAX's")
+
+RNG = np.random.default_rng(0)
+
+
+@contextlib.contextmanager
+def calls_of_the_kernel():
+    """Yield a list of the calls within the block."""
+    taken = []
+
+    def counted(*args):
+        taken.append(args)
+        return attention_kernel.attention_kernel(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "attention_kernel", counted)
+        yield taken
+
+
+@contextlib.contextmanager
+def on_tpu(kernel=True):
+    """Compute as on a TPU, and hold that the kernel was taken, or that it was not."""
+    with calls_of_the_kernel() as taken, as_on_tpu(), exact_operations(TracedDevices()), _runtime.tpu_operations():
+        yield
+    assert bool(taken) == kernel
+
+
+def on_cpu():
+    return _runtime.tpu_operations()
+
+
+def computed(layer, query, value, where, **arguments):
+    """The output of an attention layer, and the gradients of its sum with weights."""
+    weights = np.random.default_rng(2).standard_normal(query.shape).astype("float32")
+    variables = [*layer.trainable_variables, *layer.non_trainable_variables]
+    values = [variable.value for variable in variables]
+
+    @jax.jit
+    def loss(query, value, trained):
+        current = [*trained, *values[len(trained) :]]
+        with keras.StatelessScope(list(zip(variables, current, strict=True))):
+            found = layer(query, value, **arguments)
+        return jnp.sum(found * weights), found
+
+    with where:
+        trained = values[: len(layer.trainable_variables)]
+        gradient, found = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(query, value, trained)
+    return [np.asarray(one, "float64") for one in (found, *jax.tree.leaves(gradient))]
+
+
+def check(layer, queries=48, keys=48, batch=2, kernel=True, tolerance=1e-5, **arguments):
+    query = RNG.standard_normal((batch, queries, 24)).astype("float32")
+    value = query if queries == keys else RNG.standard_normal((batch, keys, 24)).astype("float32")
+    layer.build(query.shape, value.shape)
+    arguments = {"training": True, **arguments}
+    expected = computed(layer, query, value, on_cpu(), **arguments)
+    found = computed(layer, query, value, on_tpu(kernel=kernel), **arguments)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * max(1.0, np.abs(other).max()))
+
+
+def heads(count=2, depth=64, **more):
+    return keras.layers.MultiHeadAttention(count, depth, **{"dropout": 0.3, "seed": 5, **more})
+
+
+RIGHT_PADDED = np.arange(48)[None] < np.array([[48], [1]])
+NONE_SEEN = np.arange(48)[None] < np.array([[30], [0]])
+ARGUMENTS = {
+    "all": {},
+    "causal": {"use_causal_mask": True},
+    "keys": {"value_mask": RIGHT_PADDED},
+    "no keys": {"value_mask": NONE_SEEN},
+    "queries and keys": {"query_mask": RIGHT_PADDED, "value_mask": RIGHT_PADDED, "use_causal_mask": True},
+}
+SHAPES = {
+    "two heads in a vector": {},
+    "four heads in a vector": {"count": 4, "depth": 32},
+    "three vectors": {"count": 6, "depth": 64},
+    "a head is a vector": {"count": 1, "depth": 128},
+    "a head is two vectors": {"count": 2, "depth": 256},
+}
+
+
+def jnp_masks(arguments):
+    return {name: jnp.asarray(one) if isinstance(one, np.ndarray) else one for name, one in arguments.items()}
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_it_drops_and_computes_what_xla_does(arguments):
+    given = jnp_masks(ARGUMENTS[arguments])
+    query_mask = given.pop("query_mask", None)
+    layer = heads()
+    if query_mask is not None:
+        original = layer.call
+
+        def call(query, value, **more):
+            keras.src.backend.set_keras_mask(query, query_mask)
+            return original(query, value, **more)
+
+        layer.call = call
+    check(layer, **given)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_heads_that_share_a_vector_or_take_more_than_one(shape):
+    check(heads(**SHAPES[shape]))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(128, 40), pytest.param(40, 192, marks=pytest.mark.exhaustive)])
+def test_other_queries_than_keys(queries, keys):
+    check(heads(), queries, keys)
+
+
+def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
+    monkeypatch.setattr(attention_kernel, "_MOST_LOGITS", 64 * 256)
+    assert attention_kernel.block_of_queries(128, 64, 256, 256) == 64
+    check(heads(), 256, 256, batch=1)
+    check(heads(sliding_window=40), 256, 256, batch=1, use_causal_mask=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"count": 2, "depth": 24}, {}),  # heads of 24 do not fill vectors
+        ({"count": 1, "depth": 64}, {}),  # half a vector
+        ({}, {"attention_mask": np.ones((2, 48, 48), bool)}),  # of no known meaning
+        ({"value_dim": 32}, {}),
+    ],
+    ids=str,
+)
+def test_what_does_not_suit_is_computed_by_xla(options, arguments):
+    check(heads(**options), kernel=False, **jnp_masks(arguments))
+
+
+def test_without_dropout_it_is_the_attention_of_keras():
+    check(heads(dropout=0.0))
+    check(heads(), training=False, kernel=False)  # Keras computes it without a kernel
+
+
+def test_flash_attention_can_be_turned_off_for_all():
+    keras.config.disable_flash_attention()
+    try:
+        check(heads(), kernel=False)
+        check(heads(dropout=0.0), kernel=False)
+    finally:
+        keras.utils.clear_session()
+
+
+def test_it_is_not_taken_unless_operations_for_a_tpu_are_asked_for():
+    query = RNG.standard_normal((2, 48, 24)).astype("float32")
+    layer = heads()
+    layer.build(query.shape, query.shape)
+    with as_on_tpu(), exact_operations(TracedDevices()):
+        program = str(jax.make_jaxpr(lambda query: layer(query, query, training=True))(query))
+    assert "pallas" not in program
+
+
+def trained(batch_size=20):
+    """The losses of some epochs, of which each ends with a batch that 8 replicas cannot share evenly."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((16, 8))
+    x = keras.layers.Dense(24)(inputs)
+    x = keras.layers.LayerNormalization()(x + heads(16, 64)(x, x))
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(x)))
+    model.compile(keras.optimizers.SGD(0.05), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = np.random.default_rng(0).normal(size=(50, 16, 8)).astype("float32")
+    history = model.fit(x, np.arange(50) % 3, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+    return history.history["loss"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replicas": 2},
+        {"replicas": 8, "shard": "fsdp"},
+        pytest.param(
+            {"replicas": 8, "mesh": {"batch": 4, "model": 2}, "shard": "auto"}, marks=pytest.mark.exhaustive
+        ),
+    ],
+    ids=str,
+)
+def test_replicas_drop_what_one_device_drops(options):
+    with kte.strategy_scope(require="cpu", for_tpu=True):
+        alone = trained()
+    with calls_of_the_kernel() as taken, as_on_tpu(), kte.strategy_scope(require="cpu", for_tpu=True, **options):
+        together = trained()
+    assert taken
+    np.testing.assert_allclose(together, alone, rtol=2e-5)
