@@ -188,11 +188,9 @@ def trained(batch_size=20):
 @pytest.mark.parametrize(
     "options",
     [
-        {"replicas": 2},
+        pytest.param({"replicas": 2}, marks=pytest.mark.exhaustive),
         {"replicas": 8, "shard": "fsdp"},
-        pytest.param(
-            {"replicas": 8, "mesh": {"batch": 4, "model": 2}, "shard": "auto"}, marks=pytest.mark.exhaustive
-        ),
+        {"replicas": 8, "mesh": {"batch": 4, "model": 2}, "shard": "auto"},
     ],
     ids=str,
 )
