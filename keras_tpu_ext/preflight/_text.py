@@ -158,7 +158,7 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         f"over the chip's memory and links, {_by(report, time)}",
     )
     yield _row("FLOPs", f"{time.flops:.3g} per device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
-    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items())
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items() if share >= 0.005)
     yield _row("bound by", f"{time.bound} (time: {shares}); {time.intensity:.0f} FLOPs per byte of HBM")
     if report.collectives is not None and report.devices > 1:
         found = report.collectives

@@ -47,6 +47,7 @@ class Fault:
 
 
 # What a buffer is for; an update is what an optimizer computes from gradients and state.
+Bound = Literal["matrix units", "vector units", "random bits", "memory", "collectives", "kernels"]
 Purpose = Literal["activation", "logits", "gradient", "gathered weight", "update"]
 
 
@@ -177,8 +178,10 @@ class StepTime:
         flops: FLOPs of the matrix products and convolutions on one device.
         mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
         intensity: FLOPs per byte read from and written to HBM.
-        bound: What limits most of the time: `"matrix units"`, `"memory"` or `"collectives"`.
-        shares: Fraction of the time limited by each of the three.
+        bound: What limits most of the time: `"matrix units"`, `"vector units"`, `"random bits"`, `"memory"`,
+            `"collectives"` or `"kernels"`, as in a roofline model.
+        shares: Fraction of the time limited by each; their sum is 1. Random bits are drawn by the vector units, and
+            kernels use all units.
         unknown_loops: Number of loops whose trip count the compiler does not know; they are counted as one iteration.
         seconds_range: Lowest and highest time in seconds, from the ratios of measurements on real chips of the
             generation to their estimates; `None` if nothing was published.
@@ -191,8 +194,8 @@ class StepTime:
     flops: float
     mfu: float
     intensity: float
-    bound: Literal["matrix units", "memory", "collectives"]
-    shares: dict[str, float]
+    bound: Bound
+    shares: dict[Bound, float]
     unknown_loops: int = 0
     by_kernels: float = 0.0
     kernels_by_compiler: bool = True
