@@ -51,8 +51,8 @@ def main() -> None:
             }
         )
         print(
-            f"{target}: {rate:,.0f} tokens/s estimated, {published:,.0f} published, {rate / published:.3f}; a micro-batch "
-            f"{1e3 * (report.step_seconds - update):.2f} ms, the update {1e3 * update:.2f} ms",
+            f"{target}: {rate:,.0f} tokens/s estimated, {published:,.0f} published, {rate / published:.3f}; "
+            f"a micro-batch {1e3 * (report.step_seconds - update):.2f} ms, the update {1e3 * update:.2f} ms",
             flush=True,
         )
         print(report, flush=True)
