@@ -87,6 +87,9 @@ ARGUMENTS = {
     "causal": {"use_causal_mask": True},
     "keys": {"value_mask": RIGHT_PADDED},
     "no keys": {"value_mask": NONE_SEEN},
+    "a mask of keys": {"attention_mask": RIGHT_PADDED[:, None]},
+    "a mask of pairs": {"attention_mask": RNG.random((2, 48, 48)) < 0.3, "value_mask": RIGHT_PADDED},
+    "one mask of pairs": {"attention_mask": np.tri(48)[None]},
     "queries and keys": {"query_mask": RIGHT_PADDED, "value_mask": RIGHT_PADDED, "use_causal_mask": True},
 }
 SHAPES = {
@@ -133,6 +136,7 @@ def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
     assert attention_kernel.block_of_queries(128, 64, 256, 256) == 64
     check(heads(), 256, 256, batch=1)
     check(heads(sliding_window=40), 256, 256, batch=1, use_causal_mask=True)
+    check(heads(), 256, 256, batch=1, attention_mask=jnp.asarray(RNG.random((1, 256, 256)) < 0.3))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
     [
         ({"count": 2, "depth": 24}, {}),  # heads of 24 do not fill vectors
         ({"count": 1, "depth": 64}, {}),  # half a vector
-        ({}, {"attention_mask": np.ones((2, 48, 48), bool)}),  # of no known meaning
+        ({}, {"attention_mask": np.ones((2, 2, 48, 48), bool)}),  # one for each head
         ({"value_dim": 32}, {}),
     ],
     ids=str,
@@ -151,7 +155,8 @@ def test_what_does_not_suit_is_computed_by_xla(options, arguments):
 
 def test_without_dropout_it_is_the_attention_of_keras():
     check(heads(dropout=0.0))
-    check(heads(), training=False, kernel=False)  # Keras computes it without a kernel
+    check(heads(), training=False)
+    check(heads(), training=False, value_mask=jnp.asarray(NONE_SEEN))
 
 
 def test_flash_attention_can_be_turned_off_for_all():

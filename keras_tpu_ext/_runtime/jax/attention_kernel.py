@@ -76,7 +76,7 @@ def attention_kernel(
 ) -> jax.Array:
     """Return attention of shape (batch, queries, heads * depth), and so are `query`, `key` and `value`.
 
-    `visible` are int32 of shape (batch, keys), not zero for what can be seen; `None` for all.
+    `visible` are int32 of shape (batch, queries or 1, keys), not zero for what can be seen; `None` for all.
     """
     return _call(_forward, rule, [query, key, value], visible, words, [query])[0]
 
@@ -112,8 +112,9 @@ def _call(
     of_queries = pl.BlockSpec((None, rule.block, lanes), lambda b, h, i, *_: (b, i, h))
     of_keys = pl.BlockSpec((None, keys, lanes), lambda b, h, i, *_: (b, 0, h))
     specs = [of_queries, of_keys, of_keys, of_queries]
-    masks = [] if visible is None else [visible[:, None]]
-    mask = pl.BlockSpec((None, 1, keys), lambda b, h, i, *_: (b, 0, 0))
+    masks = [] if visible is None else [visible]
+    rows = queries if masks and masks[0].shape[1] > 1 else 1
+    mask = pl.BlockSpec((None, min(rows, rule.block), keys), lambda b, h, i, *_: (b, i if rows > 1 else 0, 0))
     products = (2 if len(results) == 1 else 5) * batch * queries * keys * width
     return pl.pallas_call(
         functools.partial(body, rule),

@@ -27,6 +27,9 @@ class Mask:
     queries: jax.Array | None = None
     # Boolean array of shape (batch, keys), true for those that can be seen; `None` for all.
     keys: jax.Array | None = None
+    # Boolean array of shape (batch, queries, keys), true for those that see each other; then all others say nothing.
+    # Splash does not take it.
+    pairs: jax.Array | None = None
 
 
 def splash_attention(
@@ -106,6 +109,8 @@ def _block_sizes(kernels: Any, mask: Mask, queries: int, keys: int) -> Any:
 
 def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:
     """Return a boolean array of shape (batch, queries), true for those that see a key; `None` if all surely do."""
+    if mask.pairs is not None:
+        return jnp.any(mask.pairs, axis=-1)
     first, last = _reach(mask, queries, keys)
     seen: jax.Array | None = None if np.all(last > first) else jnp.asarray(last > first)[None]
     if mask.keys is not None:
