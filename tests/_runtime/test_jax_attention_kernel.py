@@ -132,11 +132,31 @@ def test_other_queries_than_keys(queries, keys):
 
 
 def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
-    monkeypatch.setattr(attention_kernel, "_MOST_LOGITS", 64 * 256)
-    assert attention_kernel.block_of_queries(128, 64, 256, 256) == 64
+    monkeypatch.setattr(attention_kernel, "_LOGITS", 64 * 256)
+    assert attention_kernel.block_of_queries(128, 64, 256, 256, device_kind="TPU v5 lite") == 64
     check(heads(), 256, 256, batch=1)
     check(heads(sliding_window=40), 256, 256, batch=1, use_causal_mask=True)
     check(heads(), 256, 256, batch=1, attention_mask=jnp.asarray(RNG.random((1, 256, 256)) < 0.3))
+
+
+@pytest.mark.parametrize(
+    ("width", "depth", "queries", "keys", "blocks"),
+    [
+        (1024, 64, 512, 512, (512, 512)),
+        (768, 64, 197, 197, (197, 197)),
+        (768, 64, 577, 577, (577, 577)),  # no smaller block divides it
+        (768, 64, 1025, 1025, (None, None)),
+        (512, 128, 2048, 2048, (None, 128)),  # a v4 has less memory of its own
+        (512, 64, 8192, 8192, (None, 32)),
+        (512, 64, 16384, 16384, (None, None)),
+        (96, 32, 128, 128, (None, None)),  # three quarters of a vector
+        (192, 96, 128, 128, (None, None)),
+    ],
+)
+def test_blocks_of_queries(width, depth, queries, keys, blocks):
+    sizes = {"width": width, "depth": depth, "queries": queries, "keys": keys}
+    kinds = ("TPU v4", "TPU v5 lite")
+    assert tuple(attention_kernel.block_of_queries(**sizes, device_kind=kind) for kind in kinds) == blocks
 
 
 @pytest.mark.parametrize(

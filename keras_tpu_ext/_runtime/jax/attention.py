@@ -240,7 +240,8 @@ def _block(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDe
     if query.shape[2:] != key.shape[2:] or key.shape != value.shape or len({query.dtype, key.dtype, value.dtype}) > 1:
         return None
     heads, depth = query.shape[2:]
-    return block_of_queries(heads // _divisions(devices)[1] * depth, depth, query.shape[1], key.shape[1])
+    width, kind = heads // _divisions(devices)[1] * depth, device_kind_of(devices.mesh)
+    return block_of_queries(width, depth, query.shape[1], key.shape[1], device_kind=kind)
 
 
 def _by_own_kernel(
