@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
@@ -232,7 +233,8 @@ def cure_for(purpose: Purpose, mesh: Mapping[str, int], devices: int) -> str:
     if purpose == "logits":
         return "a smaller batch, or a loss that takes a part of the sequence at a time"
     if purpose == "activation":
-        return "a smaller batch, or keras.RematScope around the lines that make the layers"
+        again = "keras.RematScope around the lines that make the layers"
+        return f"a smaller batch, or {again if _runtime.remat is None else 'kte.layers.remat(model)'}"
     if devices == 1:
         return ""
     if not mesh:

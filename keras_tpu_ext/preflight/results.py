@@ -210,7 +210,7 @@ class Candidate:
 
     Attributes:
         mesh: Size of each axis of the mesh, by its name; `None` if every device holds the whole model.
-        remat: Names of the layers in a `keras.RematScope`, which recompute their activations.
+        remat: The policy of `layers.remat` by which blocks compute their activations again; empty if they do not.
         needed: Bytes needed on a device; `None` if unknown.
         fits: Whether they fit; `None` if unknown.
         step_seconds: Estimated time of a step; `None` if there is none.
@@ -219,7 +219,7 @@ class Candidate:
     """
 
     mesh: dict[str, int] | None
-    remat: tuple[str, ...] = ()
+    remat: str = ""
     needed: int | None = None
     fits: bool | None = None
     step_seconds: float | None = None
@@ -235,10 +235,10 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The mesh, and whether layers are in a `keras.RematScope`."""
+        """The mesh, and the policy of `layers.remat`."""
         axes = {name: size for name, size in (self.mesh or {}).items() if size > 1}
         layout = mesh_text(axes) if self.mesh else "not sharded"
-        return f"{layout}, remat" if self.remat else layout
+        return f"{layout}, {self.remat}" if self.remat else layout
 
     @property
     def code(self) -> str:

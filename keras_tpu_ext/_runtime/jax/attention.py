@@ -91,10 +91,10 @@ def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if mask is None or more:
             return mask
         of_keys = [value_mask, key_mask]
-        if attention_mask is not None and attention_mask.ndim == 3 and attention_mask.shape[1] == 1:
+        if attention_mask is not None and len(attention_mask.shape) == 3 and attention_mask.shape[1] == 1:
             of_keys.append(attention_mask[:, 0])
         elif attention_mask is not None:
-            _MASKS.computed = mask, Mask(pairs=mask) if mask.ndim == 3 else None
+            _MASKS.computed = mask, Mask(pairs=mask) if len(mask.shape) == 3 else None
             return mask
         window = getattr(layer, "_sliding_window", None) or getattr(layer, "sliding_window", None)
         reach = None if window is None else window - 1
@@ -201,7 +201,7 @@ def _meaning_of(mask: Tensor | None, *, causal: bool) -> Mask | None:
     if seen is not None:
         return dataclasses.replace(seen, after=0) if causal else seen
     assert mask is not None
-    is_for_all_heads = mask.ndim == 4 and mask.shape[1] == 1
+    is_for_all_heads = len(mask.shape) == 4 and mask.shape[1] == 1
     return Mask(pairs=jnp.asarray(mask[:, 0], bool)) if is_for_all_heads and not causal else None
 
 
