@@ -191,6 +191,32 @@ def transformers() -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def tried_for_transformers() -> Iterator[str]:
+    """Yield a row for each thing that was tried for transformers, beside what the package does."""
+    yield "| v5e-1 | as it is | tried | by that as it is | temporary memory |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for row in result("tried_for_transformers.txt")["rows"]:
+        cells = [row["what"], *(f"{row[key]:.2f} ms" for key in ("kept_ms", "tried_ms"))]
+        cells += [f"{row['tried_ms'] / row['kept_ms']:.2f}", f"{row['kept_mib']:.0f} to {row['tried_mib']:.0f} MiB"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def for_tpu_trainings() -> Iterator[str]:
+    """Yield a row for each model that was trained to the end with and without `for_tpu`."""
+    yield "| model | seeds | validation loss | with for_tpu | difference | its standard error | spread over seeds |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for row in result("for_tpu_trainings.txt")["rows"]:
+        means = [sum(row[key]) / len(row[key]) for key in ("plain", "for_tpu")]
+        cells = [
+            row["model"],
+            str(len(row["plain"])),
+            *(f"{mean:.4f}" for mean in means),
+            f"{row['difference']:+.4f}",
+        ]
+        cells += [f"{row[key]:.4f}" for key in ("standard_error", "spread")]
+        yield f"| {' | '.join(cells)} |"
+
+
 def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
     """Yield a row for each layer and shape, with a pair of columns for each slice."""
     rows = [row for name in _LAYERS for row in result(f"layers-{name}-jax.txt")["rows"] if is_wanted(row["layer"])]
@@ -485,6 +511,8 @@ TABLES = {
         memory_limit,
         resnet50_layers,
         transformers,
+        for_tpu_trainings,
+        tried_for_transformers,
         layers,
         layers_not_shipped,
         break_even,
