@@ -32,6 +32,12 @@ def client_of_service():
     return (getattr(distributed, "_jax", None) or distributed.xla_extension).DistributedRuntimeClient
 
 
+def attention():
+    layer = keras.layers.MultiHeadAttention(1, 4, dropout=0.1)
+    layer.build((1, 2, 3), (1, 2, 3))
+    return layer
+
+
 def state_of_a_fit():
     kept, made = [], model()
     keep = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kept.append(made._jax_state))
@@ -46,6 +52,8 @@ ATTRIBUTES = {
     "LossFunctionWrapper.fn": lambda: keras.losses.MeanSquaredError().fn,
     "Layer._loss_ids": lambda: isinstance(keras.layers.Dense(1)._loss_ids, set),
     "Layer._remat_mode": lambda: VERSION < (3, 9) or hasattr(keras.layers.Dense(1), "_remat_mode"),
+    "MultiHeadAttention._dropout_layer": lambda: attention()._dropout_layer.seed_generator.state,
+    "MultiHeadAttention._flash_attention": lambda: attention()._flash_attention is None,
     "Trainer._jax_state": state_of_a_fit,
     "Trainer._losses_override": lambda: isinstance(model()._losses_override, list),
     "Variable._layout": lambda: hasattr(keras.Variable(np.zeros(2, "float32")), "_layout"),
