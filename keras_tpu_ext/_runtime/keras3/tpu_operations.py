@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import numbers
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -90,7 +91,7 @@ def _dropout(
     seed: Any = None,
 ) -> Tensor:
     if (
-        not isinstance(rate, (int, float))
+        not isinstance(rate, numbers.Real)
         or not 0 < rate < 1
         or not isinstance(seed, (int, keras.random.SeedGenerator))
     ):
@@ -112,7 +113,7 @@ def seed_words(seed: Any) -> list[Any]:
 
 def first_kept(rate: float) -> np.int32:
     """Return the least random bits, read as a number with a sign, of what dropout keeps."""
-    return np.int32(round(rate * 2**32) - 2**31)
+    return np.int32(min(round(rate * 2**32), 2**32 - 1) - 2**31)
 
 
 def random_bits(words: Sequence[Any], sizes: Sequence[Any]) -> Tensor:
