@@ -204,7 +204,7 @@ def test_a_mask_of_numbers_says_what_it_says_to_keras(dropout, kernel):
         check(keras.layers.GroupQueryAttention(64, 4, 2, dropout=dropout), kernel=kernel, attention_mask=mask)
 
 
-@pytest.mark.parametrize("rate", [np.float32(0.25), 1 - 1e-12])
+@pytest.mark.parametrize("rate", [np.float32(0.25), np.float16(0.25), 1 - 1e-12])
 def test_any_rate_drops_what_xla_drops(rate):
     check(heads(dropout=rate))
 

@@ -12,7 +12,6 @@ import functools
 import inspect
 import logging
 import math
-import numbers
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,6 +41,7 @@ _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
 # 512 and 1,024 keys. The same threshold is used for other chips.
 PAYS_FROM = 512
 _WHOLE = PartitionSpec()
+_NUMBERS = (int, float, np.floating)  # of which a kernel makes constants
 _WARNED: set[str] = set()
 
 
@@ -151,20 +151,21 @@ def _with_dropout(
         return None
     if use_causal_mask:
         seen = dataclasses.replace(seen, after=0)
-    scale = self._inverse_sqrt_key_dim if hasattr(self, "_inverse_sqrt_key_dim") else self._inverse_sqrt_head_dim
-    if not isinstance(scale, numbers.Real):
+    scale: Any = self._inverse_sqrt_key_dim if hasattr(self, "_inverse_sqrt_key_dim") else self._inverse_sqrt_head_dim
+    if not isinstance(scale, _NUMBERS):
         return None
     drawn = (rate, seed_words(self._dropout_layer.seed_generator)) if training else ()
-    found = _by_own_kernel(query, key, value, seen, scale, devices, *drawn)
+    found = _by_own_kernel(query, key, value, seen, float(scale), devices, *drawn)
     return found if seen.queries is None else jnp.where(seen.queries[:, :, None, None], found, 0)
 
 
 def _rate_of_dropout(layer: Any) -> float:
     """Return the rate of a layer's dropout; 0 too if a subclass or `attention_axes` have changed what is dropped."""
-    softmax, dropout = type(layer)._masked_softmax, getattr(layer, "_dropout_layer", None)
+    softmax = type(layer)._masked_softmax
+    dropout: Any = getattr(layer, "_dropout_layer", None)
     is_stock = softmax in [getattr(keras.layers, name)._masked_softmax for name in _LAYERS]
     is_stock &= type(dropout) is keras.layers.Dropout and getattr(layer, "_attention_axes", (1,)) == (1,)
-    return dropout.rate if is_stock else 0.0
+    return float(dropout.rate) if is_stock else 0.0
 
 
 def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -196,8 +197,8 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             _warn_once()  # Keras itself gives such a call to the kernel
         if seen is not None and bias is None and not np.ndim(scale):
             sees_far = seen.before is None and seen.after is None  # else the other kernel visits fewer blocks
-            is_plain = flash_attention is not False and sees_far and not cap and isinstance(scale, numbers.Real)
-            if is_plain and _block(query, key, value, devices):
+            suits = flash_attention is not False and sees_far and not cap and isinstance(scale, _NUMBERS)
+            if suits and _block(query, key, value, devices):
                 found = _by_own_kernel(query, key, value, seen, scale, devices)
                 return _mean_where_nothing_is_seen(found, value, seen)
             if wanted and seen.pairs is None and _suits_splash(query, key, value, devices):
