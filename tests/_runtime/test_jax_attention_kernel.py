@@ -175,6 +175,26 @@ def test_what_does_not_suit_is_computed_by_xla(options, arguments):
     check(heads(**options), kernel=False, **jnp_masks(arguments))
 
 
+@pytest.mark.parametrize("arguments", ["all", "causal", "no keys", "a mask of pairs"])
+def test_it_has_second_derivatives(arguments):
+    query, layer = RNG.standard_normal((2, 48, 24)).astype("float32"), heads(4, 32)
+    layer.build(query.shape, query.shape)
+    values = [variable.value for variable in layer.variables]
+
+    def squared_gradient(query):
+        def loss(query):
+            with keras.StatelessScope(list(zip(layer.variables, values, strict=True))):
+                return jnp.sum(layer(query, query, training=True, **jnp_masks(ARGUMENTS[arguments])) ** 3)
+
+        return jnp.sum(jax.grad(loss)(query) ** 2)
+
+    with on_cpu():
+        expected = jax.jit(jax.grad(squared_gradient))(query)
+    with on_tpu():
+        found = jax.jit(jax.grad(squared_gradient))(query)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
 class OtherSoftmax(keras.layers.MultiHeadAttention):
     def _masked_softmax(self, attention_scores, attention_mask=None):
         return super()._masked_softmax(2 * attention_scores, attention_mask)
