@@ -41,6 +41,7 @@ _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
 # 512 and 1,024 keys. The same threshold is used for other chips.
 PAYS_FROM = 512
 _WHOLE = PartitionSpec()
+_NUMBERS = (int, float, np.floating)  # of which a kernel makes constants
 _WARNED: set[str] = set()
 
 
@@ -88,7 +89,7 @@ def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             layer, query, value, **masks, attention_mask=attention_mask, use_causal_mask=use_causal_mask, **more
         )
         _MASKS.computed = None
-        if mask is None or more:
+        if mask is None or more or mask.dtype != bool:  # of numbers, Keras's softmax takes those above 0.5 for true
             return mask
         of_keys = [value_mask, key_mask]
         if attention_mask is not None and len(attention_mask.shape) == 3 and attention_mask.shape[1] == 1:
@@ -141,18 +142,30 @@ def _with_dropout(
 
     Keras itself computes it without any kernel, also in inference. A query that sees nothing gets zeros.
     """
-    devices, dropout = traced_devices(), self._dropout_layer
+    devices, rate = traced_devices(), _rate_of_dropout(self)
     seen = Mask() if attention_mask is None else _MASKS.current
-    if not dropout.rate or return_attention_scores or self._flash_attention is False:
+    wants_scores = return_attention_scores or getattr(self, "_return_attention_scores", False)
+    if not 0 < rate < 1 or wants_scores or self._flash_attention is False:
         return None
     if devices is None or seen is None or not traces_for_tpu() or _block(query, key, value, devices) is None:
         return None
     if use_causal_mask:
         seen = dataclasses.replace(seen, after=0)
-    scale = 1 / query.shape[-1] ** 0.5
-    drawn = (dropout.rate, seed_words(dropout.seed_generator)) if training else ()
-    found = _by_own_kernel(query, key, value, seen, scale, devices, *drawn)
+    scale: Any = self._inverse_sqrt_key_dim if hasattr(self, "_inverse_sqrt_key_dim") else self._inverse_sqrt_head_dim
+    if not isinstance(scale, _NUMBERS):
+        return None
+    drawn = (rate, seed_words(self._dropout_layer.seed_generator)) if training else ()
+    found = _by_own_kernel(query, key, value, seen, float(scale), devices, *drawn)
     return found if seen.queries is None else jnp.where(seen.queries[:, :, None, None], found, 0)
+
+
+def _rate_of_dropout(layer: Any) -> float:
+    """Return the rate of a layer's dropout; 0 too if a subclass or `attention_axes` have changed what is dropped."""
+    softmax = type(layer)._masked_softmax
+    dropout: Any = getattr(layer, "_dropout_layer", None)
+    is_stock = softmax in [getattr(keras.layers, name)._masked_softmax for name in _LAYERS]
+    is_stock &= type(dropout) is keras.layers.Dropout and getattr(layer, "_attention_axes", (1,)) == (1,)
+    return float(dropout.rate) if is_stock else 0.0
 
 
 def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -175,15 +188,17 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             return original(query, key, value, **given, flash_attention=flash_attention, **cap)
         query, key, value = _of_one_dtype(query, key, value)
         scale = 1 / query.shape[-1] ** 0.5 if scale is None else scale
+        mask = mask if mask is None else keras.ops.convert_to_tensor(mask)
         seen = _meaning_of(mask, causal=is_causal)
         if flash_attention is None:
             flash_attention = keras.config.is_flash_attention_enabled()
         wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
         if bias is None and query.shape[1] == key.shape[1] and not query.shape[1] % BLOCKS[-1]:
             _warn_once()  # Keras itself gives such a call to the kernel
-        if seen is not None and bias is None:
+        if seen is not None and bias is None and not np.ndim(scale):
             sees_far = seen.before is None and seen.after is None  # else the other kernel visits fewer blocks
-            if flash_attention is not False and sees_far and not cap and _block(query, key, value, devices):
+            suits = flash_attention is not False and sees_far and not cap and isinstance(scale, _NUMBERS)
+            if suits and _block(query, key, value, devices):
                 found = _by_own_kernel(query, key, value, seen, scale, devices)
                 return _mean_where_nothing_is_seen(found, value, seen)
             if wanted and seen.pairs is None and _suits_splash(query, key, value, devices):
@@ -216,7 +231,7 @@ def _suits_kernels(query: jax.Array, key: jax.Array, value: jax.Array, devices: 
     kind = device_kind_of(devices.mesh)
     if not kind.startswith("TPU") or kind in _KINDS_WITHOUT_KERNEL:
         return False
-    if any(array.ndim != 4 or str(array.dtype) not in _DTYPES for array in (query, key, value)):
+    if any(array.ndim != 4 or not array.size or str(array.dtype) not in _DTYPES for array in (query, key, value)):
         return False
     over_batch, over_heads = _divisions(devices)
     return not (query.shape[0] % over_batch or key.shape[2] % over_heads)

@@ -102,12 +102,61 @@ def _forward_pass(rule: Rule, *arrays: Any) -> tuple[jax.Array, Any]:
 
 
 def _backward_pass(rule: Rule, arrays: Any, upstream: jax.Array) -> tuple[Any, ...]:
-    query, key, value, visible, words = arrays
-    found = _call(_backward, rule, [query, key, value, upstream], visible, words, [query, key, value])
-    return (*found, *jax.tree.map(lambda one: np.zeros(one.shape, jax.dtypes.float0), (visible, words)))
+    query, key, value, *others = arrays
+    return (*_gradients(rule, query, key, value, upstream, *others), *_no_gradients(others))
 
 
 attention_kernel.defvjp(_forward_pass, _backward_pass)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gradients(
+    rule: Rule,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    upstream: jax.Array,
+    visible: jax.Array | None,
+    words: Words,
+) -> tuple[jax.Array, ...]:
+    return tuple(_call(_backward, rule, [query, key, value, upstream], visible, words, [query, key, value]))
+
+
+def _gradients_forward_pass(rule: Rule, *arrays: Any) -> tuple[Any, Any]:
+    return _gradients(rule, *arrays), arrays
+
+
+def _gradients_backward_pass(rule: Rule, arrays: Any, upstreams: Any) -> tuple[Any, ...]:
+    *given, visible, words = arrays
+
+    def gradients(query: jax.Array, key: jax.Array, value: jax.Array, upstream: jax.Array) -> Any:
+        return jax.vjp(lambda q, k, v: _by_xla(rule, q, k, v, visible, words), query, key, value)[1](upstream)
+
+    return (*jax.vjp(gradients, *given)[1](upstreams), *_no_gradients((visible, words)))
+
+
+_gradients.defvjp(_gradients_forward_pass, _gradients_backward_pass)
+
+
+def _no_gradients(arrays: Any) -> Any:
+    return jax.tree.map(lambda one: np.zeros(one.shape, jax.dtypes.float0), tuple(arrays))
+
+
+def _by_xla(
+    rule: Rule, query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, words: Words
+) -> jax.Array:
+    """Return what the kernel does, for gradients of its gradients."""
+    q, k, v = (array.reshape(*array.shape[:2], -1, rule.depth) for array in (query, key, value))
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) * rule.scale
+    queries, keys = (jax.lax.broadcasted_iota(jnp.int32, logits.shape[2:], axis) for axis in (0, 1))
+    weights, total = _softmax(rule, logits, [] if visible is None else [visible[:, None]], queries, keys)
+    weights = weights / total
+    if rule.rate:
+        rows, first_keys, heads = words.rows[:, None, None, None], words.keys[:, None, None, None], words.heads
+        index = queries * logits.shape[3] + keys + rows + heads[:, None, None]
+        weights = jnp.where(_is_kept(rule, index, first_keys, words.second_key), weights / (1 - rule.rate), 0.0)
+    found = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return found.astype(query.dtype).reshape(query.shape)
 
 
 def _call(
@@ -225,17 +274,21 @@ def _only(array: jax.Array, lanes: jax.Array | None) -> jax.Array:
 def _weights(rule: Rule, query: jax.Array, key: jax.Array, visible: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
     """Return the exponentials of a softmax, of shape (queries, keys), and their sum over keys."""
     logits = _product(query, key, (1, 1)) * rule.scale
+    return _softmax(rule, logits, visible, *_positions(rule, logits.shape))
+
+
+def _softmax(
+    rule: Rule, logits: jax.Array, visible: Sequence[Any], queries: jax.Array, keys: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     for mask in visible:
         logits = jnp.where(mask[...] != 0, logits, _LOWEST)
-    if rule.before is not None or rule.after is not None:
-        queries, keys = _positions(rule, logits.shape)
-        if rule.before is not None:
-            logits = jnp.where(keys >= queries - rule.before, logits, _LOWEST)
-        if rule.after is not None:
-            logits = jnp.where(keys <= queries + rule.after, logits, _LOWEST)
-    # Of a query that sees nothing, all weights are 0.
-    weights = jnp.exp(logits - jnp.maximum(jnp.max(logits, axis=1, keepdims=True), _LOWEST / 2))
-    return weights, jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1e-30)
+    if rule.before is not None:
+        logits = jnp.where(keys >= queries - rule.before, logits, _LOWEST)
+    if rule.after is not None:
+        logits = jnp.where(keys <= queries + rule.after, logits, _LOWEST)
+    # Of a query that sees nothing, all weights are 0; of others one is 1.
+    weights = jnp.exp(logits - jnp.maximum(jnp.max(logits, axis=-1, keepdims=True), _LOWEST / 2))
+    return weights, jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 0.5)
 
 
 def _positions(rule: Rule, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
@@ -258,9 +311,12 @@ def _dropping(
     example = pl.program_id(0)
     queries, places = _positions(rule, shape)
     index = queries * shape[1] + places + (rows[example] + heads[head])
-    bits = _mix(_mix(index ^ keys[example]) ^ second_key[0])
-    kept = bits >= first_kept(rule.rate)
+    kept = _is_kept(rule, index, keys[example], second_key)
     return lambda array: jnp.where(kept, array, 0.0)
+
+
+def _is_kept(rule: Rule, index: jax.Array, first_key: Any, second_key: Any) -> jax.Array:
+    return _mix(_mix(index ^ first_key) ^ second_key[0]) >= first_kept(rule.rate)
 
 
 def _mix(word: jax.Array) -> jax.Array:

@@ -115,7 +115,8 @@ def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:
     first, last = _reach(mask, queries, keys)
     seen: jax.Array | None = None if np.all(last > first) else jnp.asarray(last > first)[None]
     if mask.keys is not None:
-        count = jnp.pad(jnp.cumsum(mask.keys.astype(jnp.int32), axis=1), ((0, 0), (1, 0)))
+        visible = jnp.broadcast_to(mask.keys.astype(jnp.int32), (mask.keys.shape[0], keys))
+        count = jnp.pad(jnp.cumsum(visible, axis=1), ((0, 0), (1, 0)))
         seen = jnp.take(count, last, axis=1) > jnp.take(count, np.minimum(first, last), axis=1)
     if mask.queries is not None:
         seen = mask.queries if seen is None else seen & mask.queries
