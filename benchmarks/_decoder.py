@@ -89,7 +89,9 @@ def rotated(x: Any, depth: int) -> Any:
     return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
-def decoder(size: Size, length: int, *, remat: bool = True, policy: str = "mixed_bfloat16") -> keras.Model:
+def decoder(
+    size: Size, length: int, *, remat: bool = True, policy: str = "mixed_bfloat16", accumulation: int = 1
+) -> keras.Model:
     """Return a compiled decoder whose blocks, with `remat`, compute their activations twice."""
     names = [f"block{i}" for i in range(size.layers)]
     tokens = keras.Input((length,), dtype="int32")
@@ -101,5 +103,6 @@ def decoder(size: Size, length: int, *, remat: bool = True, policy: str = "mixed
     x = keras.layers.RMSNormalization(dtype=policy)(x)
     logits = keras.layers.Dense(size.words, use_bias=False, dtype=policy, name="head")(x)
     model = kte.TPUModel(tokens, logits, name="decoder")
-    model.compile(keras.optimizers.AdamW(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-4), loss, gradient_accumulation_steps=accumulation)
     return model

@@ -53,11 +53,13 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
         ghost_batch_size: As in `BatchNormalization`. Defaults to `None`, the whole batch.
 
     Returns:
-        A `keras.Model` that is not compiled; `TPUModel.from_model` accepts it. Or the layer.
+        A `keras.Model` that is not compiled; `TPUModel.from_model` accepts it. Of a class with its own config, such
+        as a backbone of keras-hub, it is one of that class if no layer was replaced. Or the layer.
 
     Raises:
-        ArgumentError: If `model` is no layer, or a `Sequential` that does not know its input shape, or
-            `ghost_batch_size` is not an integer of at least 1; on Keras 2 if it is not made of inputs and outputs.
+        ArgumentError: If `model` is no layer, or a `Sequential` that does not know its input shape, or has a layer
+            that cannot be made from its config, or `ghost_batch_size` is not an integer of at least 1; on Keras 2 if
+            it is not made of inputs and outputs.
 
     Example:
         ```python
@@ -82,8 +84,7 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
             write = "keras.Sequential([keras.Input((28, 28, 1)), ...]), or keras.Model(inputs, outputs)"
             raise check.argument_error("for_tpu", "model", needed, got, write)
         check_keras3("for_tpu of a layer, or of a model with its own `call`,", "kte.layers.BatchNormalization")
-        model.call = ChangedCall(model, _compute_for_tpu)
-        return model
+        return _computing_for_tpu(model)
     done: collections.Counter[str] = collections.Counter()
     cloned = _clone(model, ghost_batch_size, done)
     _LOG.info("for_tpu: %d BatchNormalization replaced, %d biases left out", done["replaced"], done["left out"])
@@ -96,6 +97,9 @@ def _clone(model: Any, ghost_batch_size: int | None, done: collections.Counter[s
     infers = {id(call.layer) for call in _runtime.models.calls(model) if call.training is False}
     pairs: list[tuple[Any, Any]] = []
 
+    if (copy := _copy_of_its_class(model, biases)) is not None:
+        return copy
+
     def clone_layer(layer: Any) -> Any:
         if isinstance(layer, _runtime.keras.Model) and _runtime.models.inputs_and_outputs(layer) is not None:
             return _clone(layer, ghost_batch_size, done, trains=trains and id(layer) not in infers)
@@ -107,8 +111,8 @@ def _clone(model: Any, ghost_batch_size: int | None, done: collections.Counter[s
         if new_class is layers.BatchNormalization and not getattr(layer, "renorm", False):
             new_class, config["ghost_batch_size"] = BatchNormalization, ghost_batch_size
             done["replaced"] += 1
-        new = new_class.from_config(config)
-        pairs.append((layer, new if _runtime.tpu_operations is None else for_tpu(new)))
+        new = _made_from(config, new_class, layer)
+        pairs.append((layer, _computing_for_tpu(new)))
         return new
 
     cloned = _runtime.models.clone(model, clone_layer)
@@ -123,6 +127,47 @@ def _clone(model: Any, ghost_batch_size: int | None, done: collections.Counter[s
             mean.assign(_array(mean) - offsets[id(layer)])
     done["left out"] += len(biases)
     return cloned
+
+
+def _copy_of_its_class(model: Any, biases: Any) -> Any:
+    """Return a copy by the config of the whole, if its class has its own and no layer is to be replaced.
+
+    Such as a backbone of keras-hub, whose layers cannot all be made from theirs.
+    """
+    own = type(model)
+    inside = _runtime.models.flatten_layers(model)
+    if _is_generic(own) or biases or any(type(layer) in _NORMALIZATIONS for layer in inside):
+        return None
+    copy = own.from_config(model.get_config())
+    copy.set_weights([_array(weight) for weight in model.weights])
+    for layer in copy.layers:
+        _computing_for_tpu(layer)
+    return copy
+
+
+def _made_from(config: Any, new_class: type[Any], layer: Any) -> Any:
+    """Return a layer made from the config of another."""
+    try:
+        return new_class.from_config(config)
+    except (TypeError, ValueError, AttributeError) as error:
+        needed = "a model of layers that their configs can make again"
+        got = f"{layer.name!r}, a {type(layer).__name__}: {str(error).strip().splitlines()[-1]}"
+        write = (
+            "with kte.strategy_scope(for_tpu=True), which copies nothing, around what makes and compiles the model"
+        )
+        raise check.argument_error("for_tpu", "model", needed, got, write) from error
+
+
+def _is_generic(model_class: type[Any]) -> bool:
+    """Return whether the config of a model is that of its layers."""
+    return model_class.get_config.__module__.partition(".")[0] in ("keras", "tf_keras", "keras_tpu_ext")
+
+
+def _computing_for_tpu(layer: Any) -> Any:
+    """Let a layer compute for a TPU, where that is known; return it."""
+    if _runtime.tpu_operations is not None and not isinstance(layer, layers.InputLayer):
+        layer.call = ChangedCall(layer, _compute_for_tpu)
+    return layer
 
 
 def check_keras3(what: str, instead: str) -> None:

@@ -38,6 +38,8 @@ class TpuGeneration:
             seconds. It is the rate that the compiler gives a large product, by the FLOPs that the matrix units do in
             a cycle.
         usable_hbm_bytes_per_core: Bytes of the memory of one framework device that a program may use.
+        vector_units: Vector instructions that a TensorCore does in a cycle, each on 8 x 128 numbers, as libtpu writes
+            into what it makes of a program.
         source: Where the figures are published.
         announced_peak_bf16_flops: The rate given at launch, in FLOP/s per chip; `None` if it is the same as
             `peak_bf16_flops`.
@@ -68,6 +70,13 @@ class TpuGeneration:
     announced_peak_bf16_flops: float | None = None
     note: str = ""
     matrix_unit: int = 128
+    vector_units: int = 4
+
+    @property
+    def vector_rate_per_core(self) -> float:
+        """Operations on numbers of 32 bits that one framework device does in a second, at most."""
+        tensorcores = self.tensorcores_per_chip // self.cores_per_chip
+        return tensorcores * self.vector_units * 8 * 128 * self.clock_hz
 
     @property
     def peak_bf16_flops_per_core(self) -> float:
@@ -95,17 +104,17 @@ class TpuGeneration:
 
 
 # Per chip: the bfloat16 peak; GiB of memory, and its bandwidth; devices that a framework sees; TensorCores; chips of
-# a pod; GB/s to other chips; the clock; GiB that a program may use on a device; rows of a matrix unit; and the peak
-# that was announced.
+# a pod; GB/s to other chips; the clock; GiB that a program may use on a device; rows of a matrix unit; vector units;
+# and the peak that was announced.
 _FIGURES = """
-     TFLOP/s  HBM  GB/s  cores  TensorCores   pod  ICI   MHz  usable  unit  announced
-v2        46   16   700      2            2   256  248   700    7.48   128         45
-v3       123   32   900      2            2  1024  328   940   15.48   128        105
-v4       275   32  1200      1            2  4096  300  1050   30.75   128          -
-v5e      197   16   819      1            1   256  200  1500   15.75   128          -
-v5p      459   95  2765      1            2  8960  600  1500   95.73   128          -
-v6e      918   32  1638      1            1   256  400  1750   31.24   256          -
-7x      2307  192  7380      2            2  9216  600  1900   94.74   256          -
+     TFLOP/s  HBM  GB/s  cores  TensorCores   pod  ICI   MHz  usable  unit  vector  announced
+v2        46   16   700      2            2   256  248   700    7.48   128       2         45
+v3       123   32   900      2            2  1024  328   940   15.48   128       2        105
+v4       275   32  1200      1            2  4096  300  1050   30.75   128       2          -
+v5e      197   16   819      1            1   256  200  1500   15.75   128       4          -
+v5p      459   95  2765      1            2  8960  600  1500   95.73   128       4          -
+v6e      918   32  1638      1            1   256  400  1750   31.24   256       4          -
+7x      2307  192  7380      2            2  9216  600  1900   94.74   256       4          -
 """
 _SOURCES = {
     "v2": f"{_CACM}; launch: {_V2_LAUNCH}",
@@ -132,7 +141,7 @@ _NOTES = {
 
 def _generation(row: str) -> TpuGeneration:
     """Return the generation of a row of the table."""
-    name, peak, hbm, bandwidth, cores, tensorcores, pod, ici, clock, usable, unit, announced = row.split()
+    name, peak, hbm, bandwidth, cores, tensorcores, pod, ici, clock, usable, unit, vector, announced = row.split()
     return TpuGeneration(
         name=name,
         peak_bf16_flops=float(peak) * _TERA,
@@ -148,6 +157,7 @@ def _generation(row: str) -> TpuGeneration:
         announced_peak_bf16_flops=None if announced == "-" else float(announced) * _TERA,
         note=_NOTES.get(name, ""),
         matrix_unit=int(unit),
+        vector_units=int(vector),
     )
 
 

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
@@ -16,9 +17,10 @@ from keras_tpu_ext.preflight._hlo.flops import is_kernel
 from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer, buffers_at_peak
-from keras_tpu_ext.preflight._hlo.timeline import Correction, OpCost, Timeline
+from keras_tpu_ext.preflight._hlo.timeline import BOUNDS, Correction, OpCost, Timeline
 from keras_tpu_ext.preflight._published import corrections_for, published_for
 from keras_tpu_ext.preflight.results import (
+    Bound,
     Buffer,
     CollectiveKind,
     Collectives,
@@ -108,7 +110,7 @@ class StepAnalysis:
             flops=flops,
             mfu=flops / seconds / peak if seconds else 0.0,
             intensity=flops / accessed if accessed else 0.0,
-            bound=max(shares, key=lambda name: shares[name]),  # type: ignore[arg-type]
+            bound=max(shares, key=lambda name: shares[name]),
             shares=shares,
             unknown_loops=len(self._timeline.unknown_loops),
             by_kernels=by_kernels / seconds if seconds else 0.0,
@@ -154,22 +156,11 @@ class StepAnalysis:
         most = max(by_layer, key=lambda layer: by_layer[layer])
         return CollectiveKind(kind, axes, count, sum(size for _, size in some), seconds, most)
 
-    def _time_shares(self, seconds: float) -> dict[str, float]:
-        """Return the shares of the time limited by matrix units, memory and collectives, as in a roofline model."""
-        generation = self._target.generation
-        shares = {"matrix units": 0.0, "memory": 0.0, "collectives": 0.0}
-
-        def bound(cost: OpCost) -> str:
-            if cost.source == "ici":
-                return "collectives"
-            if cost.source == "kernel":
-                return "matrix units"
-            by_units = cost.flops / generation.peak_bf16_flops_per_core
-            by_memory = cost.bytes_accessed / generation.hbm_bandwidth_per_core
-            return "matrix units" if by_units > by_memory else "memory"
-
+    def _time_shares(self, seconds: float) -> dict[Bound, float]:
+        """Return the shares of the time by what limits it."""
+        shares: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
         for cost in self._timeline.costs:
-            shares[bound(cost)] += cost.seconds / seconds if seconds else 0.0
+            shares[cost.bound] += cost.seconds / seconds if seconds else 0.0
         return shares
 
 
@@ -242,7 +233,8 @@ def cure_for(purpose: Purpose, mesh: Mapping[str, int], devices: int) -> str:
     if purpose == "logits":
         return "a smaller batch, or a loss that takes a part of the sequence at a time"
     if purpose == "activation":
-        return "a smaller batch, or keras.RematScope around the lines that make the layers"
+        again = "keras.RematScope around the lines that make the layers"
+        return f"a smaller batch, or {again if _runtime.remat is None else 'kte.layers.remat(model)'}"
     if devices == 1:
         return ""
     if not mesh:

@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import PreflightError
+from keras_tpu_ext.layers.remat import Policy, remat
 from keras_tpu_ext.preflight._largest_batch import with_largest_batch
 from keras_tpu_ext.preflight._step import Step
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Candidate
 
+# Policies of `layers.remat`; more would ask the compiler as often again. What keeps all products keeps the logits of
+# attention, too, of which the largest arrays are.
+_POLICIES: tuple[Policy, ...] = ("dots_with_no_batch_dims_saveable", "nothing_saveable")
 # Tensor parallelism over more devices spends more time on collectives than it saves.
 _MOST_ALONG_MODEL = 16
 
@@ -28,16 +32,18 @@ class _Asked(NamedTuple):
 def ranked_report(
     step: Step,
     mesh: Mapping[str, int] | None,
-    rebuild: Callable[[tuple[str, ...]], Any] | None,
+    rebuild: Callable[[], Any] | None,
     *,
     search: bool,
     **more: float | None,
 ) -> PreflightReport:
-    """Return the report of the fastest layout that fits, if need be with blocks that recompute their activations."""
-    found = _ask_about_all(step, mesh, (), more)
-    blocks = tuple(_runtime.models.repeated_blocks(step.model)) if rebuild is not None else ()
-    if rebuild is not None and blocks and not any(asked.candidate.fits for asked in found):
-        found += _ask_about_all(dataclasses.replace(step, model=rebuild(blocks)), mesh, blocks, more)
+    """Return the report of the fastest layout that fits, if need be with blocks that compute activations again."""
+    found = _ask_about_all(step, mesh, "", more)
+    has_blocks = rebuild is not None and bool(_runtime.models.repeated_blocks(step.model))
+    if rebuild is not None and has_blocks and not any(asked.candidate.fits for asked in found):
+        for policy in _POLICIES:
+            model = remat(rebuild(), policy=policy)
+            found += _ask_about_all(dataclasses.replace(step, model=model), mesh, policy, more)
     found.sort(key=lambda asked: asked.candidate.rank)
     best = next((asked for asked in found if asked.report is not None), None)
     if best is None or best.report is None:
@@ -49,7 +55,7 @@ def ranked_report(
 
 
 def _ask_about_all(
-    step: Step, mesh: Mapping[str, int] | None, remat: tuple[str, ...], more: Mapping[str, float | None]
+    step: Step, mesh: Mapping[str, int] | None, policy: str, more: Mapping[str, float | None]
 ) -> list[_Asked]:
     """Compile the step for each mesh of a data and a model axis, and unsharded if its variables fit."""
     devices = step.target.devices
@@ -57,7 +63,7 @@ def _ask_about_all(
     unsharded, found, whole = _runtime.devices.abstract_strategy(devices), [], 0
     for one in meshes:
         opened = _runtime.devices.shard(unsharded, "fsdp", tuple(one.items()))
-        asked = _asked(dataclasses.replace(step, opened=opened, mesh=one), remat, more)
+        asked = _asked(dataclasses.replace(step, opened=opened, mesh=one), policy, more)
         found.append(asked)
         if asked.report is not None and asked.report.layout is not None:
             whole = sum(variable.bytes for variable in asked.report.layout.variables)
@@ -65,9 +71,9 @@ def _ask_about_all(
         step = dataclasses.replace(step, opened=unsharded, mesh=None)
         if whole > step.target.generation.usable_hbm_bytes_per_core:
             note = "weights and optimizer do not fit on one device"
-            found.append(_Asked(Candidate(None, remat, needed=whole, fits=False, note=note), step))
+            found.append(_Asked(Candidate(None, policy, needed=whole, fits=False, note=note), step))
         else:
-            found.append(_asked(step, remat, more))
+            found.append(_asked(step, policy, more))
     return found
 
 
@@ -78,9 +84,9 @@ def _meshes_of(devices: int) -> list[dict[str, int]]:
     return meshes if devices > 1 else []
 
 
-def _asked(step: Step, remat: tuple[str, ...], more: Mapping[str, float | None]) -> _Asked:
+def _asked(step: Step, policy: str, more: Mapping[str, float | None]) -> _Asked:
     """Return the compiler's answer for a layout."""
-    candidate = Candidate(None if step.mesh is None else dict(step.mesh), remat)
+    candidate = Candidate(None if step.mesh is None else dict(step.mesh), policy)
     replicas, examples = step.opened.num_replicas, step.examples
     if examples % replicas:
         note = f"{replicas} replicas cannot share {examples} examples evenly"

@@ -59,19 +59,20 @@ def _lines(report: PreflightResult) -> Iterator[str]:
 
 
 def _candidate_lines(report: PreflightResult) -> Iterator[str]:
-    yield f"  {'layouts':<30}{'memory':>10}{'step':>10}{'largest batch per replica':>26}"
+    width = max(30, *(len(one.name) + 2 for one in report.candidates))
+    yield f"  {'layouts':<{width}}{'memory':>10}{'step':>10}{'largest batch per replica':>26}"
     for one in report.candidates:
         if one.needed is None:
-            yield f"  {one.name:<30}{one.note}"
+            yield f"  {one.name:<{width}}{one.note}"
             continue
         step = "" if one.step_seconds is None else _seconds(one.step_seconds)
         largest = "does not fit" if not one.fits else str(one.largest_per_replica_batch or "")
-        yield f"  {one.name:<30}{memory_size(one.needed):>10}{step:>10}{largest:>26}"
+        yield f"  {one.name:<{width}}{memory_size(one.needed):>10}{step:>10}{largest:>26}"
     best = report.candidates[0]
     if best.fits:
         yield f"  To use the first one: {best.code}"
         if best.remat:
-            yield f"  with keras.RematScope around what makes {len(best.remat)} layers: report.candidates[0].remat"
+            yield f'  and, once it is built: kte.layers.remat(model, policy="{best.remat}")'
     yield ""
 
 
@@ -158,7 +159,7 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         f"over the chip's memory and links, {_by(report, time)}",
     )
     yield _row("FLOPs", f"{time.flops:.3g} per device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
-    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items())
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items() if share >= 0.005)
     yield _row("bound by", f"{time.bound} (time: {shares}); {time.intensity:.0f} FLOPs per byte of HBM")
     if report.collectives is not None and report.devices > 1:
         found = report.collectives

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from keras_tpu_ext import _runtime
@@ -127,7 +127,7 @@ def preflight(
     )
     rate = None if pipeline is None else _batch.batches_per_sec(pipeline, step.examples)
     if ranks:
-        rebuild = None if built is model else functools.partial(_rebuilt, model)
+        rebuild = None if built is model else functools.partial(_built, model, exact=True)
         only = None if axes is None else dict(axes)
         return ranked_report(step, only, rebuild, search=find_largest_batch, pipeline_batches_per_sec=rate)
     report = step.report(pipeline_batches_per_sec=rate)
@@ -160,16 +160,6 @@ def fastest_mesh(hardware: Hardware, model: Any, batch: Any) -> dict[str, int] |
         "%r is laid out for %s as %s: %.4g s a step by its compiler", model.name, target, best.name, best.step_seconds
     )
     return best.mesh or {}
-
-
-def _rebuilt(build: Callable[[], Any], remat: tuple[str, ...]) -> Any:
-    """Return the model that a function makes; layers with these names recompute their activations."""
-
-    def with_remat() -> Any:
-        with _runtime.keras.RematScope(mode="list_of_layers", layer_names=list(remat)):
-            return build()
-
-    return _built(with_remat, exact=True)
 
 
 def _built(model: Any, *, exact: bool) -> Any:

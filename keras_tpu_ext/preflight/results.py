@@ -47,6 +47,7 @@ class Fault:
 
 
 # What a buffer is for; an update is what an optimizer computes from gradients and state.
+Bound = Literal["matrix units", "vector units", "random bits", "memory", "collectives", "kernels"]
 Purpose = Literal["activation", "logits", "gradient", "gathered weight", "update"]
 
 
@@ -177,8 +178,10 @@ class StepTime:
         flops: FLOPs of the matrix products and convolutions on one device.
         mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
         intensity: FLOPs per byte read from and written to HBM.
-        bound: What limits most of the time: `"matrix units"`, `"memory"` or `"collectives"`.
-        shares: Fraction of the time limited by each of the three.
+        bound: What limits most of the time: `"matrix units"`, `"vector units"`, `"random bits"`, `"memory"`,
+            `"collectives"` or `"kernels"`, as in a roofline model.
+        shares: Fraction of the time limited by each; their sum is 1. Random bits are drawn by the vector units, and
+            kernels use all units.
         unknown_loops: Number of loops whose trip count the compiler does not know; they are counted as one iteration.
         seconds_range: Lowest and highest time in seconds, from the ratios of measurements on real chips of the
             generation to their estimates; `None` if nothing was published.
@@ -191,8 +194,8 @@ class StepTime:
     flops: float
     mfu: float
     intensity: float
-    bound: Literal["matrix units", "memory", "collectives"]
-    shares: dict[str, float]
+    bound: Bound
+    shares: dict[Bound, float]
     unknown_loops: int = 0
     by_kernels: float = 0.0
     kernels_by_compiler: bool = True
@@ -207,7 +210,7 @@ class Candidate:
 
     Attributes:
         mesh: Size of each axis of the mesh, by its name; `None` if every device holds the whole model.
-        remat: Names of the layers in a `keras.RematScope`, which recompute their activations.
+        remat: The policy of `layers.remat` by which blocks compute their activations again; empty if they do not.
         needed: Bytes needed on a device; `None` if unknown.
         fits: Whether they fit; `None` if unknown.
         step_seconds: Estimated time of a step; `None` if there is none.
@@ -216,7 +219,7 @@ class Candidate:
     """
 
     mesh: dict[str, int] | None
-    remat: tuple[str, ...] = ()
+    remat: str = ""
     needed: int | None = None
     fits: bool | None = None
     step_seconds: float | None = None
@@ -232,10 +235,10 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The mesh, and whether layers are in a `keras.RematScope`."""
+        """The mesh, and the policy of `layers.remat`."""
         axes = {name: size for name, size in (self.mesh or {}).items() if size > 1}
         layout = mesh_text(axes) if self.mesh else "not sharded"
-        return f"{layout}, remat" if self.remat else layout
+        return f"{layout}, {self.remat}" if self.remat else layout
 
     @property
     def code(self) -> str:

@@ -220,7 +220,11 @@ def test_of_a_layer_with_a_window(kind, masks):
     ],
 )
 def test_blocks_that_the_kernel_visits(mask, blocks):
-    assert splash.visited_blocks(mask, 2048, 2048) == blocks
+    assert splash.visited_blocks(mask, 2048, 2048, 64) == blocks
+
+
+def test_blocks_of_deep_heads_are_smaller():
+    assert splash.visited_blocks(splash.Mask(), 2048, 2048, 256) == "blocks_16_of_16_in_4"
 
 
 @pytest.mark.parametrize(

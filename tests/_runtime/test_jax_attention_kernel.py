@@ -87,6 +87,9 @@ ARGUMENTS = {
     "causal": {"use_causal_mask": True},
     "keys": {"value_mask": RIGHT_PADDED},
     "no keys": {"value_mask": NONE_SEEN},
+    "a mask of keys": {"attention_mask": RIGHT_PADDED[:, None]},
+    "a mask of pairs": {"attention_mask": RNG.random((2, 48, 48)) < 0.3, "value_mask": RIGHT_PADDED},
+    "one mask of pairs": {"attention_mask": np.tri(48)[None]},
     "queries and keys": {"query_mask": RIGHT_PADDED, "value_mask": RIGHT_PADDED, "use_causal_mask": True},
 }
 SHAPES = {
@@ -129,10 +132,31 @@ def test_other_queries_than_keys(queries, keys):
 
 
 def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
-    monkeypatch.setattr(attention_kernel, "_MOST_LOGITS", 64 * 256)
-    assert attention_kernel.block_of_queries(128, 64, 256, 256) == 64
+    monkeypatch.setattr(attention_kernel, "_LOGITS", 64 * 256)
+    assert attention_kernel.block_of_queries(128, 64, 256, 256, device_kind="TPU v5 lite") == 64
     check(heads(), 256, 256, batch=1)
     check(heads(sliding_window=40), 256, 256, batch=1, use_causal_mask=True)
+    check(heads(), 256, 256, batch=1, attention_mask=jnp.asarray(RNG.random((1, 256, 256)) < 0.3))
+
+
+@pytest.mark.parametrize(
+    ("width", "depth", "queries", "keys", "blocks"),
+    [
+        (1024, 64, 512, 512, (512, 512)),
+        (768, 64, 197, 197, (197, 197)),
+        (768, 64, 577, 577, (577, 577)),  # no smaller block divides it
+        (768, 64, 1025, 1025, (None, None)),
+        (512, 128, 2048, 2048, (None, 128)),  # a v4 has less memory of its own
+        (512, 64, 8192, 8192, (None, 32)),
+        (512, 64, 16384, 16384, (None, None)),
+        (96, 32, 128, 128, (None, None)),  # three quarters of a vector
+        (192, 96, 128, 128, (None, None)),
+    ],
+)
+def test_blocks_of_queries(width, depth, queries, keys, blocks):
+    sizes = {"width": width, "depth": depth, "queries": queries, "keys": keys}
+    kinds = ("TPU v4", "TPU v5 lite")
+    assert tuple(attention_kernel.block_of_queries(**sizes, device_kind=kind) for kind in kinds) == blocks
 
 
 @pytest.mark.parametrize(
@@ -140,8 +164,10 @@ def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
     [
         ({"count": 2, "depth": 24}, {}),  # heads of 24 do not fill vectors
         ({"count": 1, "depth": 64}, {}),  # half a vector
-        ({}, {"attention_mask": np.ones((2, 48, 48), bool)}),  # of no known meaning
+        ({}, {"attention_mask": np.ones((2, 2, 48, 48), bool)}),  # one for each head
         ({"value_dim": 32}, {}),
+        ({"attention_axes": (-1,)}, {}),  # Keras attends to heads
+        ({"dropout": 1.0}, {}),
     ],
     ids=str,
 )
@@ -149,9 +175,102 @@ def test_what_does_not_suit_is_computed_by_xla(options, arguments):
     check(heads(**options), kernel=False, **jnp_masks(arguments))
 
 
+@pytest.mark.parametrize("arguments", ["all", "causal", "no keys", "a mask of pairs"])
+def test_it_has_second_derivatives(arguments):
+    query, layer = RNG.standard_normal((2, 48, 24)).astype("float32"), heads(4, 32)
+    layer.build(query.shape, query.shape)
+    values = [variable.value for variable in layer.variables]
+
+    def squared_gradient(query):
+        def loss(query):
+            with keras.StatelessScope(list(zip(layer.variables, values, strict=True))):
+                return jnp.sum(layer(query, query, training=True, **jnp_masks(ARGUMENTS[arguments])) ** 3)
+
+        return jnp.sum(jax.grad(loss)(query) ** 2)
+
+    with on_cpu():
+        expected = jax.jit(jax.grad(squared_gradient))(query)
+    with on_tpu():
+        found = jax.jit(jax.grad(squared_gradient))(query)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+class OtherSoftmax(keras.layers.MultiHeadAttention):
+    def _masked_softmax(self, attention_scores, attention_mask=None):
+        return super()._masked_softmax(2 * attention_scores, attention_mask)
+
+
+class OtherScale(keras.layers.MultiHeadAttention):
+    def build(self, *shapes):
+        super().build(*shapes)
+        self._inverse_sqrt_key_dim = 0.5
+
+
+class OtherDropout(keras.layers.MultiHeadAttention):
+    def build(self, *shapes):
+        super().build(*shapes)
+        self._dropout_layer = keras.layers.GaussianDropout(0.2, seed=1)
+
+
+@pytest.mark.parametrize(("subclass", "kernel"), [(OtherSoftmax, False), (OtherScale, True), (OtherDropout, False)])
+def test_what_a_subclass_changes_counts(subclass, kernel):
+    check(subclass(2, 64, dropout=0.3, seed=5), kernel=kernel)
+
+
+@pytest.mark.parametrize(("dropout", "kernel"), [(0.3, False), (0.0, True)])
+def test_a_mask_of_numbers_says_what_it_says_to_keras(dropout, kernel):
+    numbers = jnp.asarray(np.arange(2 * 48 * 48).reshape(2, 48, 48) % 7 * 0.3 - 0.6)
+    for mask in (numbers, numbers[:, 5:6]):
+        check(keras.layers.GroupQueryAttention(64, 4, 2, dropout=dropout), kernel=kernel, attention_mask=mask)
+
+
+@pytest.mark.parametrize("rate", [np.float32(0.25), np.float16(0.25), 1 - 1e-12])
+def test_any_rate_drops_what_xla_drops(rate):
+    check(heads(dropout=rate))
+
+
+def test_scores_of_grouped_queries_are_returned():
+    query = RNG.standard_normal((2, 16, 24)).astype("float32")
+    layer = keras.layers.GroupQueryAttention(64, 4, 2, dropout=0.3)
+    expected = layer(query, query, return_attention_scores=True)
+    with on_tpu(kernel=False):
+        found = layer(query, query, return_attention_scores=True)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 16, 16), (2, 0, 16), (2, 16, 0)])
+def test_nothing_at_all_has_the_shape_that_it_has_in_keras(batch, queries, keys):
+    layer = heads(dropout=0.0)
+    query, value = np.zeros((batch, queries, 24), "float32"), np.zeros((batch, keys, 24), "float32")
+    expected = layer(query, value)
+    with on_tpu(kernel=False):
+        np.testing.assert_array_equal(layer(query, value), expected)
+
+
+SCALES = {
+    "a number": (0.3, True),
+    "an array": (jnp.float32(0.3), False),
+    "one for each head": (np.full((2, 1, 1), 0.3, "float32"), False),
+}
+
+
+@pytest.mark.parametrize(("scale", "kernel"), SCALES.values(), ids=SCALES)
+def test_a_scale_may_be_an_array(scale, kernel):
+    query = RNG.standard_normal((2, 16, 2, 64)).astype("float32")
+    mask = (RNG.random((2, 1, 16, 16)) < 0.5).tolist()
+    for given in (None, mask):
+        expected = keras.ops.dot_product_attention(query, query, query, mask=given, scale=scale)
+        with on_tpu(kernel=kernel):
+            found = keras.ops.dot_product_attention(query, query, query, mask=given, scale=scale)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_without_dropout_it_is_the_attention_of_keras():
     check(heads(dropout=0.0))
-    check(heads(), training=False, kernel=False)  # Keras computes it without a kernel
+    check(heads(dropout=0.0), attention_mask=jnp.asarray([[[True]], [[False]]]))
+    check(heads(), training=False)
+    check(heads(), training=False, value_mask=jnp.asarray(NONE_SEEN))
 
 
 def test_flash_attention_can_be_turned_off_for_all():

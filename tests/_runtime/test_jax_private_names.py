@@ -32,6 +32,12 @@ def client_of_service():
     return (getattr(distributed, "_jax", None) or distributed.xla_extension).DistributedRuntimeClient
 
 
+def attention():
+    layer = keras.layers.MultiHeadAttention(1, 4)
+    layer.build((2, 3, 4), (2, 3, 4))
+    return layer
+
+
 def state_of_a_fit():
     kept, made = [], model()
     keep = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kept.append(made._jax_state))
@@ -42,10 +48,20 @@ def state_of_a_fit():
 ATTRIBUTES = {
     "DistributedRuntimeClient.key_value_dir_get": lambda: client_of_service().key_value_dir_get,
     "DistributedRuntimeClient.key_value_set": lambda: client_of_service().key_value_set,
+    "GroupQueryAttention._inverse_sqrt_head_dim": lambda: (
+        keras.layers.GroupQueryAttention(4, 1, 1)._inverse_sqrt_head_dim == 0.5
+    ),
+    "GroupQueryAttention._return_attention_scores": lambda: hasattr(
+        keras.layers.GroupQueryAttention(4, 1, 1), "_return_attention_scores"
+    ),
     "JAXEpochIterator.data_adapter": lambda: epochs().data_adapter.get_numpy_iterator,
     "LossFunctionWrapper.fn": lambda: keras.losses.MeanSquaredError().fn,
     "Layer._loss_ids": lambda: isinstance(keras.layers.Dense(1)._loss_ids, set),
     "Layer._remat_mode": lambda: VERSION < (3, 9) or hasattr(keras.layers.Dense(1), "_remat_mode"),
+    "MultiHeadAttention._attention_axes": lambda: attention()._attention_axes == (1,),
+    "MultiHeadAttention._dropout_layer": lambda: isinstance(attention()._dropout_layer, keras.layers.Dropout),
+    "MultiHeadAttention._flash_attention": lambda: hasattr(attention(), "_flash_attention"),
+    "MultiHeadAttention._inverse_sqrt_key_dim": lambda: attention()._inverse_sqrt_key_dim == 0.5,
     "Trainer._jax_state": state_of_a_fit,
     "Trainer._losses_override": lambda: isinstance(model()._losses_override, list),
     "Variable._layout": lambda: hasattr(keras.Variable(np.zeros(2, "float32")), "_layout"),

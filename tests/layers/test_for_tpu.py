@@ -267,6 +267,47 @@ def test_what_is_no_layer_is_refused():
         kte.layers.for_tpu(keras.Sequential([keras.layers.Dense(1)], name="open"))
 
 
+class Forgetful(keras.layers.Dense):
+    """A layer whose config has what its `__init__` does not take."""
+
+    def get_config(self):
+        return {**super().get_config(), "size": 3}
+
+
+class WithConfig(keras.Model):
+    """A functional model with a config of its own."""
+
+    def __init__(self, units, **options):
+        self.units = units
+        inputs = keras.Input((5,))
+        super().__init__(inputs, Forgetful(units)(inputs), **options)
+
+    def get_config(self):
+        return {"units": self.units, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+def test_a_layer_that_its_config_cannot_make_is_named():
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, Forgetful(2, name="mine")(inputs))
+    with pytest.raises(
+        ArgumentError, match=r"'mine', a Forgetful: .*size.*Write with kte\.strategy_scope\(for_tpu=True\)"
+    ):
+        kte.layers.for_tpu(model)
+
+
+def test_a_model_with_a_config_of_its_own_keeps_its_class():
+    model = unlike_new(WithConfig(3, name="whole"))
+    found = kte.layers.for_tpu(model)
+    assert type(found).__name__ == "WithConfig"
+    assert (found.name, found is model) == ("whole", False)
+    x = RNG.normal(size=(4, 5)).astype("float32")
+    np.testing.assert_allclose(found.predict(x, verbose=0), model.predict(x, verbose=0), **ROUNDING)
+
+
 @pytest.mark.runtimes("keras2_tf")
 @pytest.mark.gate_on("keras2_tf221")
 def test_a_layer_and_dropout_need_keras_3():

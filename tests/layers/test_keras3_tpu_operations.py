@@ -106,6 +106,16 @@ def test_a_noise_shape_is_kept():
     assert 0 < values.mean() < 2
 
 
+@pytest.mark.parametrize(("shape", "noise_shape"), [((), None), ((6, 6), (6,)), ((6, 6), (None,)), ((6, 6), ())])
+def test_scalars_and_short_noise_shapes_are_taken_as_keras_takes_them(shape, noise_shape):
+    inputs = keras.ops.ones(shape)
+    with _runtime.tpu_operations():
+        found = keras.random.dropout(inputs, 0.5, noise_shape=noise_shape, seed=1)
+    assert found.shape == shape
+    if noise_shape is not None:
+        assert (keras.ops.convert_to_numpy(found) == keras.ops.convert_to_numpy(found)[0]).all()
+
+
 def test_a_mask_is_of_the_index_and_not_of_the_batch():
     assert (kept((64, 16))[:24] == kept((24, 16))).all()
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext.preflight._analysis import Purposes, bytes_by_role, cure_for
 from keras_tpu_ext.preflight._hlo.layer_resolver import Origin
@@ -9,6 +10,10 @@ from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
+
+AGAIN = "kte.layers.remat(model)"
+if _runtime.remat is None:
+    AGAIN = "keras.RematScope around the lines that make the layers"
 
 MESH = {"data": 2, "model": 4}
 GATHERING = """\
@@ -136,7 +141,7 @@ def test_where_nothing_is_known_of_the_variables_nothing_is_told():
     ("purpose", "mesh", "devices", "cure"),
     [
         ("logits", {}, 1, "a smaller batch, or a loss that takes a part of the sequence at a time"),
-        ("activation", MESH, 8, "a smaller batch, or keras.RematScope around the lines that make the layers"),
+        ("activation", MESH, 8, f"a smaller batch, or {AGAIN}"),
         ("gradient", {}, 1, ""),
         ("gradient", {}, 8, 'shard="fsdp"'),
         ("update", {}, 8, 'shard="fsdp"'),

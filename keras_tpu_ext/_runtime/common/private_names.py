@@ -78,8 +78,8 @@ jax._src.distributed:global_state. client process_id
 jax._src.interpreters.mlir: module_to_bytecode
 jax._src.source_info_util: summarize
 jax._src.xla_bridge: backends_are_initialized
-keras.layers:GroupQueryAttention. _compute_attention _compute_attention_mask
-keras.layers:MultiHeadAttention. _compute_attention _compute_attention_mask
+keras.layers:GroupQueryAttention. _compute_attention _compute_attention_mask _masked_softmax
+keras.layers:MultiHeadAttention. _compute_attention _compute_attention_mask _masked_softmax
 keras.src.backend.common.global_state: set_global_attribute
 keras.src.models.model:Trainer. _get_jax_state compute_loss_and_updates
 keras.src.trainers.data_adapters.data_adapter:DataAdapter. batch_size get_numpy_iterator has_partial_batch
@@ -87,10 +87,11 @@ keras.src.trainers.data_adapters.data_adapter:DataAdapter. num_batches
 keras.src.trainers.data_adapters.data_adapter_utils: is_jax_sparse is_scipy_sparse is_tensorflow_sparse
 keras.src.trainers.data_adapters.data_adapter_utils: scipy_sparse_to_jax_sparse tf_sparse_to_jax_sparse
 DistributedRuntimeClient. key_value_dir_get key_value_set
+GroupQueryAttention. _inverse_sqrt_head_dim _return_attention_scores
 JAXEpochIterator. data_adapter
 Layer. _loss_ids _remat_mode
 LossFunctionWrapper. fn
-MultiHeadAttention. _dropout_layer _flash_attention
+MultiHeadAttention. _attention_axes _dropout_layer _flash_attention _inverse_sqrt_key_dim
 Variable. _layout _value
 Trainer. _jax_state _losses_override
 """)

@@ -41,13 +41,14 @@ _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
 # 512 and 1,024 keys. The same threshold is used for other chips.
 PAYS_FROM = 512
 _WHOLE = PartitionSpec()
+_NUMBERS = (int, float, np.floating)  # of which a kernel makes constants
 _WARNED: set[str] = set()
 
 
 class _Masks(threading.local):
     """The masks of the attention layer that this thread runs."""
 
-    computed: tuple[Tensor, Mask] | None = None  # a layer's mask and its meaning
+    computed: tuple[Tensor, Mask | None] | None = None  # a layer's mask and its meaning
     current: Mask | None = None  # that of the running layer
 
 
@@ -88,13 +89,20 @@ def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             layer, query, value, **masks, attention_mask=attention_mask, use_causal_mask=use_causal_mask, **more
         )
         _MASKS.computed = None
-        if mask is not None and attention_mask is None and not more:
-            window = getattr(layer, "_sliding_window", None) or getattr(layer, "sliding_window", None)
-            reach = None if window is None else window - 1
-            keys = [jnp.asarray(one, bool) for one in (value_mask, key_mask) if one is not None]
-            queries = None if query_mask is None else jnp.asarray(query_mask, bool)
-            both = functools.reduce(jnp.logical_and, keys) if keys else None
-            _MASKS.computed = mask, Mask(reach, 0 if use_causal_mask else reach, queries, both)
+        if mask is None or more or mask.dtype != bool:  # of numbers, Keras's softmax takes those above 0.5 for true
+            return mask
+        of_keys = [value_mask, key_mask]
+        if attention_mask is not None and len(attention_mask.shape) == 3 and attention_mask.shape[1] == 1:
+            of_keys.append(attention_mask[:, 0])
+        elif attention_mask is not None:
+            _MASKS.computed = mask, Mask(pairs=mask) if len(mask.shape) == 3 else None
+            return mask
+        window = getattr(layer, "_sliding_window", None) or getattr(layer, "sliding_window", None)
+        reach = None if window is None else window - 1
+        keys = [jnp.asarray(one, bool) for one in of_keys if one is not None]
+        queries = None if query_mask is None else jnp.asarray(query_mask, bool)
+        both = functools.reduce(jnp.logical_and, keys) if keys else None
+        _MASKS.computed = mask, Mask(reach, 0 if use_causal_mask else reach, queries, both)
         return mask
 
     return compute
@@ -130,21 +138,34 @@ def _with_dropout(
     return_attention_scores: bool = False,
     use_causal_mask: bool = False,
 ) -> jax.Array | None:
-    """Return the attention of a layer by this package's kernel; `None` where no dropout is due, or it does not suit.
+    """Return the attention of a layer with dropout by this package's kernel; `None` if it has none or does not suit.
 
-    Keras itself computes such an attention without any kernel. A query that sees nothing gets zeros.
+    Keras itself computes it without any kernel, also in inference. A query that sees nothing gets zeros.
     """
-    devices, dropout = traced_devices(), self._dropout_layer
+    devices, rate = traced_devices(), _rate_of_dropout(self)
     seen = Mask() if attention_mask is None else _MASKS.current
-    if not training or not dropout.rate or return_attention_scores or self._flash_attention is False:
+    wants_scores = return_attention_scores or getattr(self, "_return_attention_scores", False)
+    if not 0 < rate < 1 or wants_scores or self._flash_attention is False:
         return None
     if devices is None or seen is None or not traces_for_tpu() or _block(query, key, value, devices) is None:
         return None
     if use_causal_mask:
         seen = dataclasses.replace(seen, after=0)
-    scale = 1 / query.shape[-1] ** 0.5
-    found = _by_own_kernel(query, key, value, seen, scale, devices, dropout.rate, seed_words(dropout.seed_generator))
+    scale: Any = self._inverse_sqrt_key_dim if hasattr(self, "_inverse_sqrt_key_dim") else self._inverse_sqrt_head_dim
+    if not isinstance(scale, _NUMBERS):
+        return None
+    drawn = (rate, seed_words(self._dropout_layer.seed_generator)) if training else ()
+    found = _by_own_kernel(query, key, value, seen, float(scale), devices, *drawn)
     return found if seen.queries is None else jnp.where(seen.queries[:, :, None, None], found, 0)
+
+
+def _rate_of_dropout(layer: Any) -> float:
+    """Return the rate of a layer's dropout; 0 too if a subclass or `attention_axes` have changed what is dropped."""
+    softmax = type(layer)._masked_softmax
+    dropout: Any = getattr(layer, "_dropout_layer", None)
+    is_stock = softmax in [getattr(keras.layers, name)._masked_softmax for name in _LAYERS]
+    is_stock &= type(dropout) is keras.layers.Dropout and getattr(layer, "_attention_axes", (1,)) == (1,)
+    return float(dropout.rate) if is_stock else 0.0
 
 
 def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -167,26 +188,36 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             return original(query, key, value, **given, flash_attention=flash_attention, **cap)
         query, key, value = _of_one_dtype(query, key, value)
         scale = 1 / query.shape[-1] ** 0.5 if scale is None else scale
-        seen = _MASKS.current if mask is not None else Mask()
+        mask = mask if mask is None else keras.ops.convert_to_tensor(mask)
+        seen = _meaning_of(mask, causal=is_causal)
         if flash_attention is None:
             flash_attention = keras.config.is_flash_attention_enabled()
         wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
         if bias is None and query.shape[1] == key.shape[1] and not query.shape[1] % BLOCKS[-1]:
             _warn_once()  # Keras itself gives such a call to the kernel
-        if seen is not None and bias is None:
-            if is_causal:
-                seen = dataclasses.replace(seen, after=0)
+        if seen is not None and bias is None and not np.ndim(scale):
             sees_far = seen.before is None and seen.after is None  # else the other kernel visits fewer blocks
-            if flash_attention is not False and sees_far and not cap and _block(query, key, value, devices):
+            suits = flash_attention is not False and sees_far and not cap and isinstance(scale, _NUMBERS)
+            if suits and _block(query, key, value, devices):
                 found = _by_own_kernel(query, key, value, seen, scale, devices)
                 return _mean_where_nothing_is_seen(found, value, seen)
-            if wanted and _suits_splash(query, key, value, devices):
+            if wanted and seen.pairs is None and _suits_splash(query, key, value, devices):
                 return _by_splash(query, key, value, seen, scale, attn_logits_soft_cap, devices)
         if attn_logits_soft_cap is not None:
             return _capped(query, key, value, bias, mask, scale, is_causal, attn_logits_soft_cap)
         return original(query, key, value, **{**given, "scale": scale}, flash_attention=False)
 
     return attention
+
+
+def _meaning_of(mask: Tensor | None, *, causal: bool) -> Mask | None:
+    """Return what a mask of shape (batch, heads, queries, keys) means; `None` if kernels have no words for it."""
+    seen = Mask() if mask is None else _MASKS.current
+    if seen is not None:
+        return dataclasses.replace(seen, after=0) if causal else seen
+    assert mask is not None
+    is_for_all_heads = len(mask.shape) == 4 and mask.shape[1] == 1
+    return Mask(pairs=jnp.asarray(mask[:, 0], bool)) if is_for_all_heads and not causal else None
 
 
 def _of_one_dtype(*arrays: Tensor) -> list[jax.Array]:
@@ -200,7 +231,7 @@ def _suits_kernels(query: jax.Array, key: jax.Array, value: jax.Array, devices: 
     kind = device_kind_of(devices.mesh)
     if not kind.startswith("TPU") or kind in _KINDS_WITHOUT_KERNEL:
         return False
-    if any(array.ndim != 4 or str(array.dtype) not in _DTYPES for array in (query, key, value)):
+    if any(array.ndim != 4 or not array.size or str(array.dtype) not in _DTYPES for array in (query, key, value)):
         return False
     over_batch, over_heads = _divisions(devices)
     return not (query.shape[0] % over_batch or key.shape[2] % over_heads)
@@ -224,7 +255,8 @@ def _block(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDe
     if query.shape[2:] != key.shape[2:] or key.shape != value.shape or len({query.dtype, key.dtype, value.dtype}) > 1:
         return None
     heads, depth = query.shape[2:]
-    return block_of_queries(heads // _divisions(devices)[1] * depth, depth, query.shape[1], key.shape[1])
+    width, kind = heads // _divisions(devices)[1] * depth, device_kind_of(devices.mesh)
+    return block_of_queries(width, depth, query.shape[1], key.shape[1], device_kind=kind)
 
 
 def _by_own_kernel(
@@ -242,7 +274,9 @@ def _by_own_kernel(
     block = _block(query, key, value, devices)
     assert block is not None
     rule = Rule(depth, scale, rate, seen.before, seen.after, block)
-    visible = None if seen.keys is None else jnp.broadcast_to(seen.keys.astype(jnp.int32), (batch, keys))
+    visible = seen.pairs if seen.keys is None else seen.keys[:, None]
+    if visible is not None:
+        visible = jnp.broadcast_to(visible.astype(jnp.int32), (batch, visible.shape[1], keys))
     rows, first_keys, second_key = row_words(seed, batch, heads * queries * keys)
     of_heads = jnp.arange(heads, dtype=jnp.uint32) * np.uint32(queries * keys)
     words = Words(rows, first_keys, of_heads, jnp.reshape(second_key, 1))

@@ -23,9 +23,14 @@ from keras_tpu_ext._runtime.compat.keras3_jax import compiler_params
 from keras_tpu_ext._runtime.keras3.tpu_operations import first_kept
 
 _LANES = 128
-# Numbers of an array of logits; a program has about six of them in float32, and a v5e gives it 16 MiB.
-_MOST_LOGITS = 2**18
-_BLOCKS = (512, 256, 128, 64)
+# Numbers of an array of logits, by which the compiler takes the fewest cycles; and where no block of queries divides
+# all, at most.
+_LOGITS, _MOST_LOGITS = 2**18, 2**19
+_BLOCKS = (512, 256, 128, 64, 32)
+_MIB = 2**20
+# Of the chip's own memory, what a kernel may take unasked, and may ask for. A v4 has 16 MiB, others 64 or more.
+_UNASKED, _ASKED = 14 * _MIB, 48 * _MIB
+_SMALL = ("TPU v4",)
 _LOWEST = -0.7 * float(np.finfo(np.float32).max)
 
 
@@ -63,11 +68,22 @@ class Words:
 jax.tree_util.register_dataclass(Words, ["rows", "keys", "heads", "second_key"], [])
 
 
-def block_of_queries(width: int, depth: int, queries: int, keys: int) -> int | None:
+def block_of_queries(width: int, depth: int, queries: int, keys: int, *, device_kind: str) -> int | None:
     """Return the number of queries of a program; `None` if the kernel does not take such arrays."""
     if width % _LANES or (_LANES % depth and depth % _LANES):
         return None
-    return next((size for size in (queries, *_BLOCKS) if not queries % size and size * keys <= _MOST_LOGITS), None)
+    divisors = [size for size in (queries, *_BLOCKS) if not queries % size and size * keys <= _LOGITS]
+    block = divisors[0] if divisors else queries
+    memory = _UNASKED if device_kind in _SMALL else _ASKED
+    fits = block * keys <= _MOST_LOGITS and _memory(block, keys, max(_LANES, depth)) <= memory
+    return block if fits else None
+
+
+def _memory(block: int, keys: int, lanes: int) -> int:
+    """Return about how many bytes of the chip's own memory a program of the gradient takes."""
+    buffers = 2 * 2 * lanes * (3 * block + 4 * keys)  # two of each array, in bfloat16
+    sums, logits = 2 * 4 * keys * lanes, 8 * 4 * block * keys
+    return buffers + sums + logits
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -76,7 +92,7 @@ def attention_kernel(
 ) -> jax.Array:
     """Return attention of shape (batch, queries, heads * depth), and so are `query`, `key` and `value`.
 
-    `visible` are int32 of shape (batch, keys), not zero for what can be seen; `None` for all.
+    `visible` are int32 of shape (batch, queries or 1, keys), not zero for what can be seen; `None` for all.
     """
     return _call(_forward, rule, [query, key, value], visible, words, [query])[0]
 
@@ -86,12 +102,61 @@ def _forward_pass(rule: Rule, *arrays: Any) -> tuple[jax.Array, Any]:
 
 
 def _backward_pass(rule: Rule, arrays: Any, upstream: jax.Array) -> tuple[Any, ...]:
-    query, key, value, visible, words = arrays
-    found = _call(_backward, rule, [query, key, value, upstream], visible, words, [query, key, value])
-    return (*found, *jax.tree.map(lambda one: np.zeros(one.shape, jax.dtypes.float0), (visible, words)))
+    query, key, value, *others = arrays
+    return (*_gradients(rule, query, key, value, upstream, *others), *_no_gradients(others))
 
 
 attention_kernel.defvjp(_forward_pass, _backward_pass)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gradients(
+    rule: Rule,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    upstream: jax.Array,
+    visible: jax.Array | None,
+    words: Words,
+) -> tuple[jax.Array, ...]:
+    return tuple(_call(_backward, rule, [query, key, value, upstream], visible, words, [query, key, value]))
+
+
+def _gradients_forward_pass(rule: Rule, *arrays: Any) -> tuple[Any, Any]:
+    return _gradients(rule, *arrays), arrays
+
+
+def _gradients_backward_pass(rule: Rule, arrays: Any, upstreams: Any) -> tuple[Any, ...]:
+    *given, visible, words = arrays
+
+    def gradients(query: jax.Array, key: jax.Array, value: jax.Array, upstream: jax.Array) -> Any:
+        return jax.vjp(lambda q, k, v: _by_xla(rule, q, k, v, visible, words), query, key, value)[1](upstream)
+
+    return (*jax.vjp(gradients, *given)[1](upstreams), *_no_gradients((visible, words)))
+
+
+_gradients.defvjp(_gradients_forward_pass, _gradients_backward_pass)
+
+
+def _no_gradients(arrays: Any) -> Any:
+    return jax.tree.map(lambda one: np.zeros(one.shape, jax.dtypes.float0), tuple(arrays))
+
+
+def _by_xla(
+    rule: Rule, query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, words: Words
+) -> jax.Array:
+    """Return what the kernel does, for gradients of its gradients."""
+    q, k, v = (array.reshape(*array.shape[:2], -1, rule.depth) for array in (query, key, value))
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) * rule.scale
+    queries, keys = (jax.lax.broadcasted_iota(jnp.int32, logits.shape[2:], axis) for axis in (0, 1))
+    weights, total = _softmax(rule, logits, [] if visible is None else [visible[:, None]], queries, keys)
+    weights = weights / total
+    if rule.rate:
+        rows, first_keys, heads = words.rows[:, None, None, None], words.keys[:, None, None, None], words.heads
+        index = queries * logits.shape[3] + keys + rows + heads[:, None, None]
+        weights = jnp.where(_is_kept(rule, index, first_keys, words.second_key), weights / (1 - rule.rate), 0.0)
+    found = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    return found.astype(query.dtype).reshape(query.shape)
 
 
 def _call(
@@ -112,8 +177,10 @@ def _call(
     of_queries = pl.BlockSpec((None, rule.block, lanes), lambda b, h, i, *_: (b, i, h))
     of_keys = pl.BlockSpec((None, keys, lanes), lambda b, h, i, *_: (b, 0, h))
     specs = [of_queries, of_keys, of_keys, of_queries]
-    masks = [] if visible is None else [visible[:, None]]
-    mask = pl.BlockSpec((None, 1, keys), lambda b, h, i, *_: (b, 0, 0))
+    masks = [] if visible is None else [visible]
+    rows = queries if masks and masks[0].shape[1] > 1 else 1
+    mask = pl.BlockSpec((None, min(rows, rule.block), keys), lambda b, h, i, *_: (b, i if rows > 1 else 0, 0))
+    memory = _memory(rule.block, keys, lanes) * arrays[0].dtype.itemsize // 2
     products = (2 if len(results) == 1 else 5) * batch * queries * keys * width
     return pl.pallas_call(
         functools.partial(body, rule),
@@ -125,7 +192,10 @@ def _call(
             scratch_shapes=[pltpu.VMEM((keys, lanes), jnp.float32) for _ in results[1:]],
         ),
         out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results],
-        compiler_params=compiler_params(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        compiler_params=compiler_params(
+            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=None if memory <= _UNASKED else 3 * memory // 2,
+        ),
         cost_estimate=pl.CostEstimate(
             flops=2 * products,
             transcendentals=batch * width // rule.depth * queries * keys,
@@ -204,17 +274,21 @@ def _only(array: jax.Array, lanes: jax.Array | None) -> jax.Array:
 def _weights(rule: Rule, query: jax.Array, key: jax.Array, visible: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
     """Return the exponentials of a softmax, of shape (queries, keys), and their sum over keys."""
     logits = _product(query, key, (1, 1)) * rule.scale
+    return _softmax(rule, logits, visible, *_positions(rule, logits.shape))
+
+
+def _softmax(
+    rule: Rule, logits: jax.Array, visible: Sequence[Any], queries: jax.Array, keys: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     for mask in visible:
         logits = jnp.where(mask[...] != 0, logits, _LOWEST)
-    if rule.before is not None or rule.after is not None:
-        queries, keys = _positions(rule, logits.shape)
-        if rule.before is not None:
-            logits = jnp.where(keys >= queries - rule.before, logits, _LOWEST)
-        if rule.after is not None:
-            logits = jnp.where(keys <= queries + rule.after, logits, _LOWEST)
-    # Of a query that sees nothing, all weights are 0.
-    weights = jnp.exp(logits - jnp.maximum(jnp.max(logits, axis=1, keepdims=True), _LOWEST / 2))
-    return weights, jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1e-30)
+    if rule.before is not None:
+        logits = jnp.where(keys >= queries - rule.before, logits, _LOWEST)
+    if rule.after is not None:
+        logits = jnp.where(keys <= queries + rule.after, logits, _LOWEST)
+    # Of a query that sees nothing, all weights are 0; of others one is 1.
+    weights = jnp.exp(logits - jnp.maximum(jnp.max(logits, axis=-1, keepdims=True), _LOWEST / 2))
+    return weights, jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 0.5)
 
 
 def _positions(rule: Rule, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
@@ -237,9 +311,12 @@ def _dropping(
     example = pl.program_id(0)
     queries, places = _positions(rule, shape)
     index = queries * shape[1] + places + (rows[example] + heads[head])
-    bits = _mix(_mix(index ^ keys[example]) ^ second_key[0])
-    kept = bits >= first_kept(rule.rate)
+    kept = _is_kept(rule, index, keys[example], second_key)
     return lambda array: jnp.where(kept, array, 0.0)
+
+
+def _is_kept(rule: Rule, index: jax.Array, first_key: Any, second_key: Any) -> jax.Array:
+    return _mix(_mix(index ^ first_key) ^ second_key[0]) >= first_kept(rule.rate)
 
 
 def _mix(word: jax.Array) -> jax.Array:

@@ -14,7 +14,8 @@ from keras_tpu_ext._runtime.compat.keras3_jax import kernel_depth
 # Sizes of the blocks into which the kernel can cut a length. On a v6e, 4 x 2,048 tokens with heads of 256 are said to
 # take 2.13 ms, forward and backward, in blocks of 256, and 1.44, 1.35 and 1.42 ms in those of 512, 1,024 and 2,048.
 BLOCKS = (1024, 512, 256, 128)
-_MOST_IN_A_WINDOW = 512  # in smaller blocks more of what a window hides is left out
+# In smaller blocks more of what a window hides is left out, and those of deep heads fill the memory of a v4 or v5e.
+_SMALLER, _DEEP = 512, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Mask:
     queries: jax.Array | None = None
     # Boolean array of shape (batch, keys), true for those that can be seen; `None` for all.
     keys: jax.Array | None = None
+    # Boolean array of shape (batch, queries, keys), true for those that see each other; then all others say nothing.
+    # Splash does not take it.
+    pairs: jax.Array | None = None
 
 
 def splash_attention(
@@ -58,11 +62,11 @@ def splash_attention(
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=cap,
-        block_sizes=_block_sizes(kernels, mask, *lengths),
+        block_sizes=_block_sizes(kernels, mask, *lengths, query.shape[-1]),
     )
     ids = None if segments is None else kernels.SegmentIds(*segments)
     heads_first = (_with_depth(jnp.swapaxes(array, 1, 2)) for array in (query, key, value))
-    with jax.named_scope(visited_blocks(mask, *lengths)):
+    with jax.named_scope(visited_blocks(mask, *lengths, query.shape[-1])):
         found = jax.vmap(kernel)(*heads_first, ids)
     return jnp.swapaxes(found, 1, 2)[..., : value.shape[-1]]
 
@@ -73,17 +77,17 @@ def _with_depth(array: jax.Array) -> jax.Array:
     return jnp.pad(array, ((0, 0), (0, 0), (0, 0), (0, kernel_depth(depth) - depth)))
 
 
-def _block_size(mask: Mask, length: int) -> int:
-    most = BLOCKS[0] if mask.before is None else _MOST_IN_A_WINDOW
+def _block_size(mask: Mask, length: int, depth: int) -> int:
+    most = BLOCKS[0] if mask.before is None and depth <= _DEEP else _SMALLER
     return next(block for block in BLOCKS if block <= most and not length % block)
 
 
-def visited_blocks(mask: Mask, queries: int, keys: int) -> str:
+def visited_blocks(mask: Mask, queries: int, keys: int, depth: int) -> str:
     """Return how many of its blocks the kernel visits, in how many rows, as preflight reads it.
 
     Such as `"blocks_10_of_16_in_4"`.
     """
-    q, kv = _block_size(mask, queries), _block_size(mask, keys)
+    q, kv = _block_size(mask, queries, depth), _block_size(mask, keys, depth)
     first, last = _reach(mask, queries, keys)
     visited = sum(-(-max(last[i : i + q]) // kv) - min(first[i : i + q]) // kv for i in range(0, queries, q))
     return f"blocks_{visited}_of_{queries // q * keys // kv}_in_{queries // q}"
@@ -97,8 +101,8 @@ def _reach(mask: Mask, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]
     return first, last
 
 
-def _block_sizes(kernels: Any, mask: Mask, queries: int, keys: int) -> Any:
-    q, kv = _block_size(mask, queries), _block_size(mask, keys)
+def _block_sizes(kernels: Any, mask: Mask, queries: int, keys: int, depth: int) -> Any:
+    q, kv = _block_size(mask, queries, depth), _block_size(mask, keys, depth)
     sizes = dict.fromkeys(("q", "q_dkv"), q) | dict.fromkeys(("kv", "kv_compute", "kv_dkv", "kv_dkv_compute"), kv)
     # One kernel for all gradients computes the logits once; it holds those of queries for each row of blocks.
     return kernels.BlockSizes(**{f"block_{name}": size for name, size in sizes.items()}, use_fused_bwd_kernel=True)
@@ -106,10 +110,13 @@ def _block_sizes(kernels: Any, mask: Mask, queries: int, keys: int) -> Any:
 
 def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:
     """Return a boolean array of shape (batch, queries), true for those that see a key; `None` if all surely do."""
+    if mask.pairs is not None:
+        return jnp.any(mask.pairs, axis=-1)
     first, last = _reach(mask, queries, keys)
     seen: jax.Array | None = None if np.all(last > first) else jnp.asarray(last > first)[None]
     if mask.keys is not None:
-        count = jnp.pad(jnp.cumsum(mask.keys.astype(jnp.int32), axis=1), ((0, 0), (1, 0)))
+        visible = jnp.broadcast_to(mask.keys.astype(jnp.int32), (mask.keys.shape[0], keys))
+        count = jnp.pad(jnp.cumsum(visible, axis=1), ((0, 0), (1, 0)))
         seen = jnp.take(count, last, axis=1) > jnp.take(count, np.minimum(first, last), axis=1)
     if mask.queries is not None:
         seen = mask.queries if seen is None else seen & mask.queries

@@ -90,15 +90,17 @@ def _dropout(
     seed: Any = None,
 ) -> Tensor:
     if (
-        not isinstance(rate, (int, float))
+        not isinstance(rate, (int, float, np.floating))
         or not 0 < rate < 1
         or not isinstance(seed, (int, keras.random.SeedGenerator))
     ):
         return original(inputs, rate, noise_shape, seed)
-    inputs = ops.convert_to_tensor(inputs)
+    inputs, rate = ops.convert_to_tensor(inputs), float(rate)
+    if len(inputs.shape) == 0:
+        return original(inputs, rate, noise_shape, seed)
     sizes = list(ops.shape(inputs))
-    if noise_shape is not None:
-        sizes = [size if wanted is None else wanted for size, wanted in zip(sizes, noise_shape, strict=True)]
+    if noise_shape is not None:  # it may be shorter, and then broadcasts
+        sizes = [sizes[i] if wanted is None else wanted for i, wanted in enumerate(noise_shape)]
     keep = ops.cast(random_bits(seed_words(seed), sizes), "int32") >= first_kept(rate)
     # In float32: rounded to bfloat16, 1 / 0.9 would be 0.2 % off.
     scaled = ops.cast(ops.cast(inputs, _wide(inputs)) * (1 / (1 - rate)), inputs.dtype)
@@ -112,7 +114,7 @@ def seed_words(seed: Any) -> list[Any]:
 
 def first_kept(rate: float) -> np.int32:
     """Return the least random bits, read as a number with a sign, of what dropout keeps."""
-    return np.int32(round(rate * 2**32) - 2**31)
+    return np.int32(min(round(rate * 2**32), 2**32 - 1) - 2**31)
 
 
 def random_bits(words: Sequence[Any], sizes: Sequence[Any]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_of, is_collective, start_of
 from keras_tpu_ext.preflight._hlo.flops import digest_of, flops_of, is_kernel, kernel_flops, visits_of
@@ -12,6 +12,8 @@ from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles
 from keras_tpu_ext.preflight._hlo.loops import trip_count
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
+from keras_tpu_ext.preflight._hlo.vector_work import vector_work
+from keras_tpu_ext.preflight.results import Bound
 from keras_tpu_ext.preflight.targets import Target
 
 # These do nothing at run time.
@@ -19,8 +21,9 @@ _NO_OPS = frozenset(
     """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id add-dependency opt-barrier
     domain get-dimension-size iota""".split()  # noqa: SIM905
 )
-# Asynchronous copies, which overlap with other instructions.
-_ASYNC = ("copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-update", "async-done")
+# Copies between the memories of a chip, which overlap with other instructions.
+_COPY_START, _COPY_DONE = ("copy-start", "slice-start"), ("copy-done", "slice-done")
+_ASYNC = ("async-start", "async-update", "async-done")
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
 # A vector unit does this many operations in the time that the memory takes to deliver a number.
 _MOST_OPERATIONS = 4
@@ -32,6 +35,7 @@ _OPERATIONS = frozenset(
 )
 
 Correction = Literal["copies", "collectives"]
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
 
 
 class Line(NamedTuple):
@@ -48,7 +52,7 @@ class Line(NamedTuple):
 # The corrections to apply, each with its measurement on the generation.
 Corrections = Mapping[Correction, Line]
 
-Source = Literal["compiler", "schedule", "measured", "kernel", "hbm", "ici", "none"]
+Source = Literal["compiler", "schedule", "measured", "kernel", "vector", "hbm", "ici", "none"]
 
 
 class OpCost(NamedTuple):
@@ -56,12 +60,13 @@ class OpCost(NamedTuple):
 
     instruction: Instruction
     runs: int  # number of runs in a step
-    seconds: float  # estimated time; for an asynchronous collective, how long the program waits for its end
+    seconds: float  # estimated time; for an asynchronous collective or copy, how long the program waits for its end
     # Source of the estimate: the compiler's cycles; its instructions of a Pallas kernel (`"schedule"`); measured
     # copies; products at the peak of the matrix units, of another kernel or of what the compiler has no estimate for
-    # (`"kernel"`); HBM or interconnect (ICI) bandwidth, if the bytes of these take longer; or `"none"` for an
-    # instruction that takes no time of its own.
+    # (`"kernel"`), its random bits (`"vector"`), or its bytes, if they take longer, as those of a copy that nothing
+    # hides (`"hbm"`); bytes over the interconnect (`"ici"`); or `"none"` for what takes no time of its own.
     source: Source
+    bound: Bound  # what limits it, as in a roofline model
     flops: float  # FLOPs of its dots and convolutions
     bytes_accessed: float  # bytes read from and written to HBM, padding included
     unpadded_bytes: float  # the same without padding
@@ -82,6 +87,29 @@ class _InProgress:
 
     index: int  # its index in the list of costs
     end: float  # seconds from the first instruction of its computation until it ends
+
+
+class _Copies:
+    """Asynchronous copies to or from HBM: one after the other, while what runs beside them leaves it idle."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, float] = {}  # seconds that each still needs of HBM, by its name
+
+    def start(self, name: str, seconds: float) -> None:
+        self._left[name] = seconds
+
+    def proceed(self, idle: float) -> None:
+        """Let HBM be idle for some seconds but for the copies."""
+        for name, left in self._left.items():
+            done = min(left, idle)
+            self._left[name], idle = left - done, idle - done
+
+    def finish(self, name: str) -> dict[str, float]:
+        """End a copy, and those before it; return how long the program waits for each, by its name."""
+        if name not in self._left:
+            return {}
+        ended = list(self._left)[: list(self._left).index(name) + 1]
+        return {one: self._left.pop(one) for one in ended}
 
 
 class Timeline:
@@ -108,8 +136,9 @@ class Timeline:
         costs: list[OpCost] = []
         now = 0.0  # seconds, in all runs together
         started: dict[str, _InProgress] = {}
+        copies, indices = _Copies(), dict[str, int]()
         for instruction in computation.instructions:
-            part = async_part(instruction)
+            part, wait = async_part(instruction), 0.0
             if part == "start":
                 [cost] = self._costs_of(computation, instruction, runs)
                 started[instruction.name] = _InProgress(len(costs), self._end(instruction, cost, now, started))
@@ -119,13 +148,26 @@ class Timeline:
                 collective = started.pop(start_of(instruction))
                 wait = max(collective.end - now, 0.0)
                 costs[collective.index] = costs[collective.index]._replace(seconds=wait)
-                now += wait
+                copies.proceed(wait)
+            elif instruction.opcode in _COPY_DONE:
+                for name, left in copies.finish(instruction.operands[0]).items():
+                    costs[indices[name]] = costs[indices[name]]._replace(seconds=left)
+                    wait += left
             added = list(self._costs_of(computation, instruction, runs))
-            now += sum(cost.seconds for cost in added)
+            if instruction.opcode in _COPY_START:
+                copies.start(instruction.name, self._by_bytes(added[0]))
+                indices[instruction.name] = len(costs)
+            else:
+                copies.proceed(sum(max(cost.seconds - self._by_bytes(cost), 0.0) for cost in added))
+            now += wait + sum(cost.seconds for cost in added)
             for collective in started.values():  # others use the same links
                 collective.end += sum(cost.seconds for cost in added if cost.source == "ici")
             costs += added
         return costs
+
+    def _by_bytes(self, cost: OpCost) -> float:
+        """Return how long the bytes of an instruction take HBM."""
+        return cost.bytes_accessed / self._generation.hbm_bandwidth_per_core
 
     def _end(self, start: Instruction, cost: OpCost, now: float, started: Mapping[str, _InProgress]) -> float:
         """Return when a collective that starts now ends, after those in progress; a permutation has its own link."""
@@ -160,35 +202,59 @@ class Timeline:
     def _cost(self, computation: Computation, instruction: Instruction, runs: int) -> OpCost:
         is_done = instruction.opcode.endswith("-done") or async_part(instruction) == "done"
         if instruction.opcode in _NO_OPS or instruction.opcode in _ASYNC or is_done:
-            return OpCost(instruction, runs, 0.0, "none", 0.0, 0, 0)
+            return OpCost(instruction, runs, 0.0, "none", "memory", 0.0, 0, 0)
         flops = runs * self._flops(computation, instruction)
         padded, unpadded = (runs * size for size in self._bytes_accessed(computation, instruction))
+        if instruction.opcode in _COPY_START:
+            return OpCost(instruction, runs, 0.0, "hbm" if padded else "none", "memory", 0.0, padded, unpadded)
         if is_collective(instruction):
             seconds = runs * self._collective_seconds(instruction)
-            return OpCost(instruction, runs, seconds, "ici", flops, padded, unpadded)
-        operands = computation.operand_shapes(instruction)
-        bandwidth = self._generation.hbm_bandwidth_per_core
-        if instruction.estimated_cycles is not None:
-            seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
-            copies = self._corrections.get("copies")
-            if copies is not None and padded and not flops and is_copy(instruction, operands, self._module):
-                # For sizes below the measured ones the compiler's estimate is used, which has no latency.
-                measured = runs * copies.seconds(padded / runs, bandwidth)
-                if measured < seconds:
-                    return OpCost(instruction, runs, measured, "measured", flops, padded, unpadded)
-            return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
-        by_bytes, products = padded / bandwidth, flops
+            return OpCost(instruction, runs, seconds, "ici", "collectives", flops, padded, unpadded)
         if is_kernel(instruction):
-            kernel = kernel_flops(instruction, operands, self._generation.matrix_unit)
-            flops, products = runs * kernel.flops, runs * kernel.padded
-        by_units = products / self._generation.peak_bf16_flops_per_core
+            return self._kernel_cost(computation, instruction, runs, padded, unpadded)
+        bandwidth = self._generation.hbm_bandwidth_per_core
+        vector = vector_work(instruction, self._module)
+        by_unit: dict[Bound, float] = {
+            "matrix units": flops / self._generation.peak_bf16_flops_per_core,
+            "random bits" if 2 * vector.random > vector.operations else "vector units": (
+                runs * vector.operations / self._generation.vector_rate_per_core
+            ),
+            "memory": padded / bandwidth,
+        }
+        bound = max(by_unit, key=lambda unit: by_unit[unit])
+
+        def cost(seconds: float, source: Source) -> OpCost:
+            return OpCost(instruction, runs, seconds, source if seconds else "none", bound, flops, padded, unpadded)
+
+        if instruction.estimated_cycles is None:
+            # Of the vector units only random bits: what they do else is part of what a fusion is given cycles for.
+            of_units = max(by_unit["matrix units"], by_unit.get("random bits", 0.0))
+            if by_unit["memory"] >= of_units:
+                return cost(by_unit["memory"], "hbm")
+            return cost(of_units, "kernel" if by_unit["matrix units"] == of_units else "vector")
+        seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
+        copies, operands = self._corrections.get("copies"), computation.operand_shapes(instruction)
+        if copies is not None and padded and not flops and is_copy(instruction, operands, self._module):
+            # For sizes below the measured ones the compiler's estimate is used, which has no latency.
+            measured = runs * copies.seconds(padded / runs, bandwidth)
+            if measured < seconds:
+                return cost(measured, "measured")
+        return cost(seconds, "compiler")
+
+    def _kernel_cost(
+        self, computation: Computation, instruction: Instruction, runs: int, padded: float, unpadded: float
+    ) -> OpCost:
+        operands = computation.operand_shapes(instruction)
+        kernel = kernel_flops(instruction, operands, self._generation.matrix_unit)
+        by_units = runs * kernel.padded / self._generation.peak_bf16_flops_per_core
         source: Source = "kernel"
-        if is_kernel(instruction) and (known := self._kernels.get(digest_of(instruction))) is not None:
+        if (known := self._kernels.get(digest_of(instruction))) is not None:
             cycles = KernelCycles(*known).at(visits_of(instruction))
             by_units, source = runs * cycles / self._generation.clock_hz, "schedule"
+        by_bytes = padded / self._generation.hbm_bandwidth_per_core
         seconds = max(by_bytes, by_units)
         source = "none" if not seconds else source if by_units > by_bytes else "hbm"
-        return OpCost(instruction, runs, seconds, source, flops, padded, unpadded)
+        return OpCost(instruction, runs, seconds, source, "kernels", runs * kernel.flops, padded, unpadded)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:
         called = self._module.called_computations(instruction)
@@ -197,7 +263,12 @@ class Timeline:
 
     def _bytes_accessed(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
         """Return the bytes read from and written to HBM, with and without padding."""
-        shapes = (*computation.operand_shapes(instruction), instruction.written_shape)
+        written = instruction.written_shape
+        if instruction.opcode == "slice-start":  # which reads no more than it writes
+            spaces = [leaf.memory_space for leaf in (*instruction.shape.tuple_shapes[0].leaves(), *written.leaves())]
+            sides = sum(space == 0 for space in spaces)
+            return sides * written.padded_bytes, sides * written.bytes
+        shapes = (*computation.operand_shapes(instruction), written)
         arrays = [leaf for shape in shapes for leaf in shape.leaves() if leaf.memory_space == 0]
         opcodes = {instruction.opcode, *(one.opcode for one in self._module.called_instructions(instruction))}
         if opcodes & {*_LOOKUPS, *_UPDATES}:
