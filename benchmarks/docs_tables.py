@@ -191,6 +191,17 @@ def transformers() -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def decoder_rates() -> Iterator[str]:
+    """Yield a row for each chip on which a decoder's rate was published."""
+    yield "| slice | micro-batch | update | estimated tokens/s | published | estimated / published |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for row in result("decoder_rates.txt")["rows"]:
+        times = [row["seconds"] - row["update_seconds"], row["update_seconds"]]
+        rates = [row["tokens_per_sec"], row["published_tokens_per_sec"]]
+        cells = [row["target"], *(f"{1e3 * time:.2f} ms" for time in times), *(f"{rate:,.0f}" for rate in rates)]
+        yield f"| {' | '.join(cells)} | {rates[0] / rates[1]:.2f} |"
+
+
 def tried_for_transformers() -> Iterator[str]:
     """Yield a row for each thing that was tried for transformers, beside what the package does."""
     yield "| v5e-1 | as it is | tried | by that as it is | temporary memory |"
@@ -510,6 +521,7 @@ TABLES = {
         tpu_program,
         memory_limit,
         resnet50_layers,
+        decoder_rates,
         transformers,
         for_tpu_trainings,
         tried_for_transformers,
