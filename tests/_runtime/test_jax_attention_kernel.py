@@ -10,6 +10,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.compat.keras3 import VERSION
 from keras_tpu_ext._runtime.jax import attention, attention_kernel
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
@@ -101,6 +102,9 @@ SHAPES = {
 }
 
 
+takes_axes = pytest.mark.skipif(VERSION < (3, 12), reason="this Keras cannot attend to the last axis")
+
+
 def jnp_masks(arguments):
     return {name: jnp.asarray(one) if isinstance(one, np.ndarray) else one for name, one in arguments.items()}
 
@@ -135,7 +139,8 @@ def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
     monkeypatch.setattr(attention_kernel, "_LOGITS", 64 * 256)
     assert attention_kernel.block_of_queries(128, 64, 256, 256, device_kind="TPU v5 lite") == 64
     check(heads(), 256, 256, batch=1)
-    check(heads(sliding_window=40), 256, 256, batch=1, use_causal_mask=True)
+    if "sliding_window" in heads().get_config():  # as newer versions of Keras have it
+        check(heads(sliding_window=40), 256, 256, batch=1, use_causal_mask=True)
     check(heads(), 256, 256, batch=1, attention_mask=jnp.asarray(RNG.random((1, 256, 256)) < 0.3))
 
 
@@ -166,7 +171,7 @@ def test_blocks_of_queries(width, depth, queries, keys, blocks):
         ({"count": 1, "depth": 64}, {}),  # half a vector
         ({}, {"attention_mask": np.ones((2, 2, 48, 48), bool)}),  # one for each head
         ({"value_dim": 32}, {}),
-        ({"attention_axes": (-1,)}, {}),  # Keras attends to heads
+        pytest.param({"attention_axes": (-1,)}, {}, marks=takes_axes),  # Keras attends to heads
         ({"dropout": 1.0}, {}),
     ],
     ids=str,
