@@ -138,8 +138,11 @@ def _copy_of_its_class(model: Any, biases: Any) -> Any:
     inside = _runtime.models.flatten_layers(model)
     if _is_generic(own) or biases or any(type(layer) in _NORMALIZATIONS for layer in inside):
         return None
-    copy = own.from_config(model.get_config())
-    copy.set_weights([_array(weight) for weight in model.weights])
+    try:
+        copy = own.from_config(model.get_config())
+        copy.set_weights([_array(weight) for weight in model.weights])
+    except (TypeError, ValueError, AttributeError):  # the config is not all: layer by layer, then
+        return None
     for layer in copy.layers:
         _computing_for_tpu(layer)
     return copy

@@ -137,7 +137,7 @@ def test_other_queries_than_keys(queries, keys):
 
 def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
     monkeypatch.setattr(attention_kernel, "_LOGITS", 64 * 256)
-    assert attention_kernel.block_of_queries(128, 64, 256, 256, device_kind="TPU v5 lite") == 64
+    assert attention_kernel.block_of_queries(128, 64, 256, 256, itemsize=4, device_kind="TPU v5 lite") == 64
     check(heads(), 256, 256, batch=1)
     if "sliding_window" in heads().get_config():  # as newer versions of Keras have it
         check(heads(sliding_window=40), 256, 256, batch=1, use_causal_mask=True)
@@ -161,7 +161,13 @@ def test_several_programs_add_up_the_gradients_of_keys_and_values(monkeypatch):
 def test_blocks_of_queries(width, depth, queries, keys, blocks):
     sizes = {"width": width, "depth": depth, "queries": queries, "keys": keys}
     kinds = ("TPU v4", "TPU v5 lite")
-    assert tuple(attention_kernel.block_of_queries(**sizes, device_kind=kind) for kind in kinds) == blocks
+    found = [attention_kernel.block_of_queries(**sizes, itemsize=2, device_kind=kind) for kind in kinds]
+    assert tuple(found) == blocks
+
+
+def test_float32_takes_more_of_the_memory():
+    sizes = {"width": 512, "depth": 128, "queries": 1792, "keys": 1792, "device_kind": "TPU v4"}
+    assert [attention_kernel.block_of_queries(**sizes, itemsize=size) for size in (2, 4)] == [128, None]
 
 
 @pytest.mark.parametrize(

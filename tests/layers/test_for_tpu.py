@@ -299,6 +299,25 @@ def test_a_layer_that_its_config_cannot_make_is_named():
         kte.layers.for_tpu(model)
 
 
+def test_a_model_whose_config_is_not_all_is_copied_layer_by_layer():
+    class Partial(keras.Model):
+        def __init__(self, units, **options):
+            inputs = keras.Input((5,))
+            super().__init__(inputs, keras.layers.Dense(units)(inputs), **options)
+
+        def get_config(self):
+            return {}
+
+        @classmethod
+        def from_config(cls, config):
+            return cls(**config)
+
+    model, x = unlike_new(Partial(3)), RNG.normal(size=(4, 5)).astype("float32")
+    np.testing.assert_allclose(
+        kte.layers.for_tpu(model).predict(x, verbose=0), model.predict(x, verbose=0), **ROUNDING
+    )
+
+
 def test_a_model_with_a_config_of_its_own_keeps_its_class():
     model = unlike_new(WithConfig(3, name="whole"))
     found = kte.layers.for_tpu(model)

@@ -256,7 +256,8 @@ def _block(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDe
         return None
     heads, depth = query.shape[2:]
     width, kind = heads // _divisions(devices)[1] * depth, device_kind_of(devices.mesh)
-    return block_of_queries(width, depth, query.shape[1], key.shape[1], device_kind=kind)
+    lengths = query.shape[1], key.shape[1]
+    return block_of_queries(width, depth, *lengths, itemsize=query.dtype.itemsize, device_kind=kind)
 
 
 def _by_own_kernel(

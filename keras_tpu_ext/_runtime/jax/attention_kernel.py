@@ -30,7 +30,7 @@ _BLOCKS = (512, 256, 128, 64, 32)
 _MIB = 2**20
 # Of the chip's own memory, what a kernel may take unasked, and may ask for. A v4 has 16 MiB, others 64 or more.
 _UNASKED, _ASKED = 14 * _MIB, 48 * _MIB
-_SMALL = ("TPU v4",)
+_SMALL = ("TPU v4", "TPU v4 lite")
 _LOWEST = -0.7 * float(np.finfo(np.float32).max)
 
 
@@ -68,20 +68,22 @@ class Words:
 jax.tree_util.register_dataclass(Words, ["rows", "keys", "heads", "second_key"], [])
 
 
-def block_of_queries(width: int, depth: int, queries: int, keys: int, *, device_kind: str) -> int | None:
+def block_of_queries(
+    width: int, depth: int, queries: int, keys: int, *, itemsize: int, device_kind: str
+) -> int | None:
     """Return the number of queries of a program; `None` if the kernel does not take such arrays."""
     if width % _LANES or (_LANES % depth and depth % _LANES):
         return None
     divisors = [size for size in (queries, *_BLOCKS) if not queries % size and size * keys <= _LOGITS]
     block = divisors[0] if divisors else queries
     memory = _UNASKED if device_kind in _SMALL else _ASKED
-    fits = block * keys <= _MOST_LOGITS and _memory(block, keys, max(_LANES, depth)) <= memory
+    fits = block * keys <= _MOST_LOGITS and _memory(block, keys, max(_LANES, depth), itemsize) <= memory
     return block if fits else None
 
 
-def _memory(block: int, keys: int, lanes: int) -> int:
+def _memory(block: int, keys: int, lanes: int, itemsize: int) -> int:
     """Return about how many bytes of the chip's own memory a program of the gradient takes."""
-    buffers = 2 * 2 * lanes * (3 * block + 4 * keys)  # two of each array, in bfloat16
+    buffers = 2 * itemsize * lanes * (3 * block + 4 * keys)  # two of each array
     sums, logits = 2 * 4 * keys * lanes, 8 * 4 * block * keys
     return buffers + sums + logits
 
@@ -180,7 +182,7 @@ def _call(
     masks = [] if visible is None else [visible]
     rows = queries if masks and masks[0].shape[1] > 1 else 1
     mask = pl.BlockSpec((None, min(rows, rule.block), keys), lambda b, h, i, *_: (b, i if rows > 1 else 0, 0))
-    memory = _memory(rule.block, keys, lanes) * arrays[0].dtype.itemsize // 2
+    memory = _memory(rule.block, keys, lanes, arrays[0].dtype.itemsize)
     products = (2 if len(results) == 1 else 5) * batch * queries * keys * width
     return pl.pallas_call(
         functools.partial(body, rule),
