@@ -11,12 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext.callbacks._buckets import TRAINING
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
+from keras_tpu_ext.callbacks.goodput_report import GoodputReport
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
+from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.output.figure import FIRST, NEUTRAL, SECOND, new_figure, set_legend, set_title
 
 _BETWEEN_EPOCHS = "#eeeeee"
+# Of buckets other than training; told apart by most people.
+_OF_BUCKETS = (SECOND, "#7a3e9d", "#3a9b6f", "#b3261e", "#c9a400", "#5b8aa6", "#999999")
+_PARTS = (
+    ("device", FIRST, "computes"),
+    ("input", SECOND, "waits for data"),
+    ("callbacks", "#7a3e9d", "callbacks"),
+    ("python", "#999999", "other Python"),
+)
 _MANY_RECORDS = 200  # too many for a dot each
 _LABEL_ROOM = 1.22  # of the longest bar, for the number beside it
 
@@ -138,19 +149,20 @@ def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
 
 def _over_epochs(verdicts: Sequence[InputVerdict]) -> InputVerdict:
     """Return the verdict on all epochs together."""
-    step = statistics.fmean(verdict.step_seconds for verdict in verdicts)
+    names = ("step_seconds", "compute_seconds", "callbacks_seconds")
+    means = {name: statistics.fmean(getattr(verdict, name) for verdict in verdicts) for name in names}
     waits = statistics.fmean(verdict.wait_fraction * verdict.step_seconds for verdict in verdicts)
-    return dataclasses.replace(
-        verdicts[-1], wait_fraction=waits / step, step_seconds=step, compute_seconds=step - waits
-    )
+    return dataclasses.replace(verdicts[-1], wait_fraction=waits / means["step_seconds"], **means)
 
 
 def _plot_step_times(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) -> None:
     numbers = [epoch + 1 for epoch, _ in verdicts]
-    waits = [1e3 * verdict.wait_fraction * verdict.step_seconds for _, verdict in verdicts]
-    computes = [1e3 * verdict.step_seconds - wait for (_, verdict), wait in zip(verdicts, waits, strict=True)]
-    axes.bar(numbers, computes, color=FIRST, label="computes", width=0.7)
-    axes.bar(numbers, waits, bottom=computes, color=SECOND, label="waits for data", width=0.7)
+    bottom = np.zeros(len(numbers))
+    for share, colour, label in _PARTS:
+        heights = np.array([1e3 * verdict.shares[share] * verdict.step_seconds for _, verdict in verdicts])
+        if heights.any():
+            axes.bar(numbers, heights, bottom=bottom, color=colour, label=label, width=0.7)
+        bottom += heights
     axes.set_xlim(min(numbers) - 1, max(numbers) + 1)
     every = math.ceil(len(numbers) / 10)
     axes.set_xticks(numbers[::every])
@@ -161,7 +173,7 @@ def _plot_step_times(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) ->
 def _plot_rates(axes: Any, verdict: InputVerdict) -> None:
     bars = [
         ("fit, as it is", 1 / verdict.step_seconds, NEUTRAL),
-        ("step, on data\nthat is there", 1 / verdict.compute_seconds, FIRST),
+        ("step, on data\nthat is there", 1 / (verdict.step_seconds * (1 - verdict.wait_fraction)), FIRST),
     ]
     if verdict.pipeline_seconds:
         bars.append(("pipeline, alone", 1 / verdict.pipeline_seconds, SECOND))
@@ -172,3 +184,22 @@ def _plot_rates(axes: Any, verdict: InputVerdict) -> None:
     axes.invert_yaxis()
     axes.set(xlabel="batches per second")
     axes.set_title(verdict.gain, loc="left", fontsize=10)
+
+
+def plot_goodput(report: GoodputReport) -> Any:
+    """Return a `matplotlib.figure.Figure` with one bar of all buckets."""
+    figure = new_figure("Goodput.plot()", size=(9, 2.6))
+    axes = figure.subplots()
+    left = 0.0
+    colours = itertools.cycle(_OF_BUCKETS)
+    for bucket, seconds in sorted(report.seconds.items(), key=lambda item: (item[0] != TRAINING, -item[1])):
+        colour = FIRST if bucket == TRAINING else next(colours)
+        part = seconds / report.wall_seconds if report.wall_seconds else 0.0
+        axes.barh([0], [seconds], left=left, color=colour, label=f"{bucket} {part:.1%}")
+        left += seconds
+    axes.set_yticks([])
+    axes.set(xlabel="seconds of fit")
+    axes.set_xlim(0, left or 1)
+    set_title(figure, f"Goodput {report.fraction:.0%} of {duration(report.wall_seconds)}")
+    set_legend(figure, axes, columns=4)
+    return figure

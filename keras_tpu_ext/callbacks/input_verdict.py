@@ -11,14 +11,17 @@ from keras_tpu_ext.output.display import HtmlSentence
 _MODERATE, _HIGH = 0.05, 0.20
 
 
+_WORTH_TELLING = 0.05  # of a step
+
+
 @dataclasses.dataclass(frozen=True)
 class InputVerdict(HtmlSentence):
-    """The part of a `fit` that waits for data, and the times from which it is computed.
+    """What a step of a `fit` takes: waiting for data, computing, callbacks and other Python of the host.
 
     Attributes:
         wait_fraction: Fraction of the training time in which the devices wait for data, from 0 to 1.
         step_seconds: Seconds for one batch in `fit`, waiting included.
-        compute_seconds: Seconds for one batch that is ready.
+        compute_seconds: Seconds of it in which the devices compute.
         pipeline_seconds: Seconds that the pipeline takes to make one batch on its own; `None` if all that is known is
             that it is faster than the step.
         costliest_stage: Name of the stage of a `tf.data` pipeline that works longest for a batch; empty if unknown.
@@ -26,6 +29,8 @@ class InputVerdict(HtmlSentence):
         left_out_seconds: Seconds of the epoch that do not count, at its start, in a probe and in the longest pause; 0
             if they are less than a twentieth of it.
         shares_cores: Whether the devices are the CPU cores that also make the batches.
+        callbacks_seconds: Seconds for one batch in the hooks of callbacks, while no device computes.
+        costliest_callback: Name of the class of the callback that takes most of them; empty if there are none.
 
     Example:
         ```python
@@ -49,6 +54,18 @@ class InputVerdict(HtmlSentence):
     costliest_seconds: float = 0.0
     left_out_seconds: float = 0.0
     shares_cores: bool = False
+    callbacks_seconds: float = 0.0
+    costliest_callback: str = ""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The fractions of a step: `input`, `device`, `callbacks` and `python`, which is the rest."""
+        shares = {
+            "input": self.wait_fraction,
+            "device": self.compute_seconds / self.step_seconds,
+            "callbacks": self.callbacks_seconds / self.step_seconds,
+        }
+        return {**shares, "python": max(1 - sum(shares.values()), 0.0)}
 
     @property
     def verdict(self) -> str:
@@ -64,18 +81,32 @@ class InputVerdict(HtmlSentence):
 
     @property
     def gain(self) -> str:
-        """What better input can gain, in words."""
+        """What better input can gain, in words, and what fewer callbacks and less Python can."""
         if self.wait_fraction < _MODERATE:
-            return "Better input would not help"
-        return f"Better input makes this at most {self.most_speedup:.3g} times as fast"
+            gains = ["Better input would not help"]
+        else:
+            gains = [f"Better input makes this at most {self.most_speedup:.3g} times as fast"]
+        shares = self.shares
+        if shares["callbacks"] >= _WORTH_TELLING:
+            faster = self.step_seconds / (self.step_seconds - self.callbacks_seconds)
+            gains.append(
+                f"Let {self.costliest_callback} do its work at the end of an epoch, or every hundredth batch: at most "
+                f"{faster:.3g} times as fast"
+            )
+        if shares["python"] >= _HIGH:
+            gains.append('Run more steps in one call: compile(steps_per_execution="auto")')
+        return ". ".join(gains)
 
     def __str__(self) -> str:
-        own = f"{1 / self.pipeline_seconds:.4g} batches/s" if self.pipeline_seconds else "more than the step takes"
-        text = (
-            f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data. On its own the pipeline gives "
-            f"{own}; the step could do {1 / self.compute_seconds:.4g} batches/s, and does "
-            f"{1 / self.step_seconds:.4g}. {self.gain}."
-        )
+        text = f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data{self._other_shares()}. "
+        if self.pipeline_seconds or self.wait_fraction < _MODERATE:
+            own = f"{1 / self.pipeline_seconds:.4g} batches/s" if self.pipeline_seconds else "more than the step takes"
+            text += f"On its own the pipeline gives {own}; the step "
+        else:
+            text += "The step "
+        without = self.step_seconds * (1 - self.wait_fraction)
+        could = f"could do {1 / without:.4g} batches/s, and " if without > 0 else ""
+        text += f"{could}does {1 / self.step_seconds:.4g}. {self.gain}."
         if self.costliest_stage and self.wait_fraction >= _MODERATE:
             took = f"{1e3 * self.costliest_seconds:.3g} ms for a batch"
             text += f" Its costliest stage is {self.costliest_stage}, {took}."
@@ -84,3 +115,12 @@ class InputVerdict(HtmlSentence):
         if self.shares_cores:
             text += " Devices and pipeline share this machine's CPU cores, so each slows the other down."
         return text
+
+    def _other_shares(self) -> str:
+        """Return the other shares, if they are not only computing."""
+        shares = self.shares
+        if max(shares["callbacks"], shares["python"]) < _WORTH_TELLING:
+            return ""
+        names = {"device": "computes", "callbacks": "is spent in callbacks", "python": "in other Python"}
+        told = [f"{shares[name]:.0%} {words}" for name, words in names.items() if shares[name] >= 0.005]
+        return f", {', '.join(told)}"

@@ -37,6 +37,19 @@ def with_unit(size: float, units: Mapping[str, float]) -> str:
     return f"{three_digits(size / units[unit])} {unit}" if unit else f"{size:.0f} B"
 
 
+def duration(seconds: float) -> str:
+    """Return a time as a person says it, such as `"2 h 05 min"`, `"1 min 30 s"`, `"12.3 s"` or `"340 ms"`."""
+    if seconds < 1:
+        return f"{three_digits(1e3 * seconds)} ms"
+    if seconds < 59.95:
+        return f"{three_digits(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02} min"
+
+
 def three_digits(number: float) -> str:
     """Return a number with three significant digits, but no exponent: 1010, not 1.01e+03."""
     return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"

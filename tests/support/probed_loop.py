@@ -43,6 +43,8 @@ class Fit:
 
 
 class FakeExecution:
+    reads_in_graph = True
+
     def __init__(self, fit):
         self.fit = fit
         self.steps = fit.steps
@@ -73,3 +75,44 @@ class FakeExecution:
 
     def stages(self):
         return [Stage("Map", 0.5)]
+
+    def is_settled(self):
+        return True
+
+    def run_reading(self, begin, end):
+        if self.reads_in_graph:
+            return self.run()
+
+        def take():
+            begin()
+            batch = self.fit.next()
+            end()
+            return batch
+
+        return self.fit.run(take)
+
+    def output_of(self, result):
+        return result
+
+    def is_ready(self, output):
+        return True
+
+
+class HostReads(FakeExecution):
+    """An execution like those on JAX: the host reads, and devices compute `device` seconds beside it."""
+
+    reads_in_graph = False
+
+    def run_reading(self, begin, end):
+        result = super().run_reading(begin, end)
+        self.fit.ready_at = max(getattr(self.fit, "ready_at", 0.0), self.fit.now) + self.fit.device
+        return result, self.fit.ready_at
+
+    def output_of(self, result):
+        return result[1]
+
+    def is_ready(self, output):
+        return self.fit.now >= output
+
+    def wait_for(self, result):
+        self.fit.now = max(self.fit.now, result)

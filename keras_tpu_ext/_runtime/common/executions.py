@@ -39,6 +39,8 @@ class Stage:
 class Execution:
     """A call of the train function that has not been made yet; each runtime has a subclass."""
 
+    # Whether the train function reads its batches within its graph, where the host cannot time it.
+    reads_in_graph = True
     # What a train function raises at the end of its iterator.
     _end_errors: tuple[type[Exception], ...] = (StopIteration,)
 
@@ -61,6 +63,10 @@ class Execution:
     def run(self) -> Nest:
         """Make the call."""
         return self._function(*self._args)
+
+    def run_reading(self, begin: Callable[[], object], end: Callable[[], object]) -> Nest:
+        """Make the call, and call `begin` and `end` around each reading of batches, unless that is in its graph."""
+        return self.run()
 
     def run_on(self, ahead: BatchesAhead) -> Nest:
         """Make the call with batches that were taken ahead; raises the error that ended them, if one did."""
@@ -104,8 +110,16 @@ class Execution:
         return BatchesAhead(self._source_of(items), executions, tuple(seconds), steps, sum(steps[:each]), error)
 
     def wait_for(self, result: Nest) -> None:
-        """Wait until the devices have computed `result`, which `run` or `run_on` returned."""
+        """Wait until the devices have computed `result`: what `run` or `run_on` returned, or its `output_of`."""
         raise NotImplementedError
+
+    def output_of(self, result: Nest) -> Nest:
+        """Return a part of `result` that may be kept: it is not donated, and keeps no state alive."""
+        return result
+
+    def is_ready(self, output: Nest) -> bool:
+        """Return whether the devices have computed what `output_of` returned; True if the host had to wait for it."""
+        return True
 
     def stages(self) -> list[Stage]:
         """Return the stages of the pipeline, the last one first; `[]` if nothing measures them."""
@@ -132,6 +146,22 @@ class Execution:
     def _source_of(self, items: Sequence[Nest]) -> Iterator[Nest]:
         """Return an iterator over `items` for the train function."""
         raise NotImplementedError
+
+
+class TimedIterator:
+    """An iterator that calls `begin` before, and `end` after, each item."""
+
+    def __init__(self, iterator: Iterator[Nest], begin: Callable[[], object], end: Callable[[], object]) -> None:
+        self._iterator, self._begin, self._end = iterator, begin, end
+
+    def __iter__(self) -> TimedIterator:
+        return self
+
+    def __next__(self) -> Nest:
+        self._begin()
+        item = next(self._iterator)
+        self._end()
+        return item
 
 
 class Interception:

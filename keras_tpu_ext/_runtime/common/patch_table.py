@@ -90,6 +90,8 @@ tensorflow/rehearsal.py
     iterators of virtual CPUs stall; a loop of the user's own runs anywhere
   process: tensorflow.python.distribute.input_lib._SingleWorkerDatasetIteratorSpec._component_specs:
     the specs of these iterators
+training/fit_watch.py
+  process: keras.callbacks.CallbackList.on_train_begin: a callback's hooks are timed; Keras makes the list in `fit`
 training/progress.py
   process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
   process: a progress bar's update: short names of log keys

@@ -366,6 +366,17 @@ class Ops(KerasOps, Protocol):
         """Return the value of `variable` as an array, even while a step is traced; `None` if it cannot be read."""
 
 
+class FitWatch(Protocol):
+    """What watches a `fit`."""
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """What Keras is to call in place of the callbacks."""
+
+    def end(self) -> None:
+        """Note that the `fit` of a model in a scope is over, also after an error."""
+
+
 class Progress(Protocol):
     """Counters of a model, and where they are shown."""
 
@@ -396,6 +407,13 @@ class Progress(Protocol):
 
     def train_steps(self, model: Model) -> int | None:
         """Return the number of train steps that the optimizer has taken, or `None`; waits for the device."""
+
+    def watch_fits(self, make: Callable[[Model, list[Callback], float], FitWatch | None]) -> None:
+        """From now on, call `make` when the callbacks of a `fit` are about to be called for the first time.
+
+        It gets the model, its callbacks, and the `time.perf_counter` of the first line of `fit`; outside of a scope
+        that of the call. What it returns watches that `fit`.
+        """
 
 
 class RunningFit(Protocol):

@@ -10,7 +10,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, TimedIterator
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.abstract import call_abstractly as call_abstractly
 from keras_tpu_ext._runtime.jax.data_adapter import Group
@@ -26,6 +26,21 @@ from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_ove
 
 class JaxExecution(Execution):
     """An `Execution` on JAX."""
+
+    reads_in_graph = False
+
+    def run_reading(self, begin: Callable[[], object], end: Callable[[], object]) -> Nest:
+        """Make the call, and call `begin` and `end` around each reading of batches."""
+        return self._function(*self._args[:-1], TimedIterator(self._args[-1], begin, end))
+
+    def output_of(self, result: Nest) -> Nest:
+        """Return one of the logs."""
+        logs, _ = result  # type: ignore[misc]
+        return next(iter(jax.tree.leaves(logs)), None)
+
+    def is_ready(self, output: Nest) -> bool:
+        """Return whether an array is there."""
+        return not isinstance(output, jax.Array) or output.is_ready()
 
     def wait_for(self, result: Nest) -> None:
         """Wait for the arrays."""

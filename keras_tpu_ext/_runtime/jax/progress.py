@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext._runtime.compat import end_names_last_batch as end_names_last_batch
+from keras_tpu_ext._runtime.training.fit_watch import watch_fits as watch_fits
 from keras_tpu_ext._runtime.training.overflow import loss_scale as loss_scale
 from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples

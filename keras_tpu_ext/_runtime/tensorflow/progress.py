@@ -2,6 +2,7 @@
 
 from keras_tpu_ext._runtime.compat import end_names_last_batch as end_names_last_batch
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as event_file_class
+from keras_tpu_ext._runtime.training.fit_watch import watch_fits as watch_fits
 from keras_tpu_ext._runtime.training.overflow import loss_scale as loss_scale
 from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples

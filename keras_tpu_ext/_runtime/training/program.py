@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.fit_watch import running_fit
 from keras_tpu_ext._runtime.training.loss_scale import LossScale
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
@@ -228,6 +229,8 @@ class ExactProgram(keras.layers.Layer):
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(explain_missing_names())
+                if method == "fit":
+                    stack.enter_context(running_fit(self.model))
                 stack.enter_context(group.take_part(call, self.adapter, self.model.save_weights))
                 for callback in call.callbacks:
                     if hasattr(callback, "_kte_around_fit"):

@@ -1,0 +1,67 @@
+"""Watch a `fit` from its first line to its last, and let it call its callbacks through something that times them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from keras_tpu_ext._runtime.common.patches import install
+from keras_tpu_ext._runtime.common.protocols import FitWatch
+from keras_tpu_ext._runtime.common.types import Callback, Model
+from keras_tpu_ext._runtime.compat import keras
+
+WatchMaker = Callable[[Model, list[Callback], float], FitWatch | None]
+
+
+class _Fit:
+    """A call of the `fit` of a model in a scope."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.began = time.perf_counter()
+        self.at_end = contextlib.ExitStack()
+
+
+_FIT: ContextVar[_Fit | None] = ContextVar("_FIT", default=None)
+_MAKERS: list[WatchMaker] = []
+
+
+@contextlib.contextmanager
+def running_fit(model: Model) -> Iterator[None]:
+    """Return a context for a call of the `fit` of `model`."""
+    fit = _Fit(model)
+    token = _FIT.set(fit)
+    try:
+        with fit.at_end:
+            yield
+    finally:
+        _FIT.reset(token)
+
+
+def watch_fits(make: WatchMaker) -> None:
+    """Call `make` in each `fit` from now on; see `common/protocols.py`."""
+    if make not in _MAKERS:
+        _MAKERS.append(make)
+        install(
+            [(keras.callbacks.CallbackList, "keras.callbacks.CallbackList.on_train_begin", _on_train_begin)]
+        )
+
+
+def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(stock)
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        fit = _FIT.get()
+        if fit is None or fit.model is not self.model:  # a plain model's, outside of a scope
+            fit = _Fit(self.model)
+        for make in _MAKERS:
+            watch = make(fit.model, list(self.callbacks), fit.began)
+            if watch is not None:
+                fit.at_end.callback(watch.end)
+                self.callbacks = watch.callbacks
+        stock(self, logs)
+
+    return on_train_begin

@@ -1,0 +1,100 @@
+"""Callbacks whose hooks are timed, as one object that Keras calls in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.types import Callback, Model
+from keras_tpu_ext.callbacks._buckets import CHECKPOINT, OF_CALLBACKS, Buckets, Seconds
+
+_BASE = _runtime.keras.callbacks.Callback
+_HOOKS = tuple(name for name in dir(_BASE) if name.startswith("on_"))
+_SAVING = (_runtime.keras.callbacks.BackupAndRestore, _runtime.keras.callbacks.ModelCheckpoint)
+# What Keras calls if a callback does not override the hook of the longer name.
+_SHORT = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+
+
+def bucket_of(callback: Callback) -> str:
+    """Return the bucket of a callback's hooks."""
+    saves = isinstance(callback, _SAVING) or type(callback).__name__ in ("AutoResume", "OrbaxCheckpoint")
+    return CHECKPOINT if saves else f"{OF_CALLBACKS}{type(callback).__name__}"
+
+
+class Hooks:
+    """Calls the hooks of all callbacks, in their order, and charges what each takes in the thread of `fit`.
+
+    Args:
+        callbacks: The callbacks.
+        buckets: What is charged.
+        before: What to call before all hooks of a name.
+        after: What to call after them.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        buckets: Buckets,
+        *,
+        before: Mapping[str, Callable[[], None]],
+        after: Mapping[str, Callable[[], None]],
+    ) -> None:
+        self.callbacks = list(callbacks)
+        self._buckets, self._thread = buckets, get_ident()
+        for name in _HOOKS:
+            called = [(getattr(one, name), bucket_of(one)) for one in callbacks if _overrides(one, name)]
+            hook = self._timed(called) if called else _nothing
+            if name in before or name in after:
+                hook = _between(before.get(name, _nothing), hook, after.get(name, _nothing))
+            setattr(self, name, hook)
+
+    def set_params(self, params: Any) -> None:
+        """Pass the parameters on."""
+        for callback in self.callbacks:
+            callback.set_params(params)
+
+    def set_model(self, model: Model) -> None:
+        """Pass the model on."""
+        for callback in self.callbacks:
+            callback.set_model(model)
+
+    def _timed(self, called: Sequence[tuple[Callable[..., None], str]]) -> Callable[..., None]:
+        buckets, clock = self._buckets, self._buckets.clock
+
+        def hook(*args: Any, **kwargs: Any) -> None:
+            if get_ident() != self._thread:  # Keras on JAX calls hooks beside the next step
+                for one, _ in called:
+                    one(*args, **kwargs)
+                return
+            buckets.open(buckets.bucket)
+            parts: list[Seconds] = []
+            began = clock()
+            for one, bucket in called:
+                one(*args, **kwargs)
+                now = clock()
+                parts.append((bucket, now - began))
+                began = now
+            buckets.charge(parts)
+
+        return hook
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    pass
+
+
+def _between(before: Callable[[], None], hook: Callable[..., None], after: Callable[[], None]) -> Callable[..., None]:
+    def called(*args: Any, **kwargs: Any) -> None:
+        before()
+        hook(*args, **kwargs)
+        after()
+
+    return called
+
+
+def _overrides(callback: Callback, name: str) -> bool:
+    """Return whether a callback has a hook of its own."""
+    names = (name, _SHORT[name]) if name in _SHORT else (name,)
+    return any(getattr(getattr(callback, one), "__func__", None) is not getattr(_BASE, one) for one in names)

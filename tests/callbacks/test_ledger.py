@@ -1,0 +1,143 @@
+"""The ledger of a fit whose executions and clock are made up."""
+
+import types
+
+import pytest
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.callbacks._buckets import Cycle
+from keras_tpu_ext.callbacks._ledger import FitLedger, StepCosts
+from probed_loop import FakeExecution, Fit, HostReads
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
+
+def cycles(lengths, steps=1):
+    return [Cycle(steps, (("training", seconds),)) for seconds in lengths]
+
+
+def test_a_step_takes_what_it_takes_on_average():
+    assert StepCosts(cycles([1.0, 2.0], steps=3)).per_step() == {"training": pytest.approx(0.5)}
+    assert StepCosts().per_step() is None
+
+
+def test_a_single_pause_among_many_does_not_count():
+    assert StepCosts(cycles([*[1.0] * 9, 30.0])).per_step() == {"training": pytest.approx(1.0)}
+    assert StepCosts(cycles([*[1.0] * 8, 10.0])).per_step() == {"training": pytest.approx(2.0)}  # of too few
+
+
+def test_what_comes_again_counts():
+    each = StepCosts(cycles([1.0, 1.0, 1.0, 11.0] * 5)).per_step()
+    assert each == {"training": pytest.approx((15 + 4 * 11) / 19)}
+
+
+def test_the_longest_is_the_one_of_the_longest_steps():
+    costs = StepCosts([*cycles([8.0] * 9, steps=8), *cycles([6.0])])
+    assert costs.per_step() == {"training": pytest.approx(1.0)}
+
+
+def test_waiting_in_the_graph_is_what_a_step_takes_beyond_one_that_is_ready():
+    assert StepCosts(cycles([3.0])).per_step(1.0) == {"training": 1.0, "input": 2.0}
+    assert StepCosts(cycles([3.0])).per_step(4.0) == {"training": 3.0, "input": 0.0}
+
+
+class Loop:
+    """Runs epochs of executions as Keras does, through a ledger."""
+
+    def __init__(self, fit, kind, *, steps=None, between=0.0, probes=False):
+        self.fit, self.kind, self.between = fit, kind, between
+        params = types.SimpleNamespace(params={"steps": steps})
+        self.ledger = FitLedger(None, [], 0.0, clock=fit.clock, window=20, probes=probes)
+        self.ledger.buckets._since = self.ledger.began = 0.0
+        self.ledger.probes._steps = params.params["steps"]
+
+    def run(self, epochs, executions):
+        hooks = self.ledger.hooks
+        for epoch in range(epochs):
+            hooks.on_epoch_begin(epoch)
+            for _ in range(executions):
+                self.ledger._around(self.kind(self.fit))
+                self.fit.now += self.between
+            hooks.on_epoch_end(epoch)
+        hooks.on_train_end()
+        self.ledger.end()
+        return self.ledger.seconds()
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_intercept(monkeypatch):
+    interception = types.SimpleNamespace(is_in_place=lambda: True, undo=lambda: None)
+    monkeypatch.setattr(_runtime.probes, "intercept_executions", lambda model, around: interception)
+
+
+def host_reads(host, device, dispatch=0.0, batches=100):
+    fit = Fit(host, dispatch, batches=batches)
+    fit.device = device
+    return fit
+
+
+def test_devices_that_never_wait_train_all_the_time():
+    fit = host_reads(host=0.5, device=2.0)
+    loop = Loop(fit, HostReads, between=0.25)
+    found = loop.run(1, 20)
+    assert found["training"] == pytest.approx(20 * 2.0, abs=0.3)
+    # The first batch, and those after two executions in which it waits for the devices.
+    assert found["input"] == pytest.approx(3 * 0.5)
+    assert sum(found.values()) == pytest.approx(fit.now)
+
+
+def test_devices_that_wait_for_data_wait_for_what_they_do_not_compute():
+    fit = host_reads(host=3.0, device=1.0)
+    found = Loop(fit, HostReads).run(1, 40)
+    assert sum(found.values()) == pytest.approx(fit.now)
+    # In three executions it waits for the devices before the host goes on.
+    assert found["training"] == pytest.approx(40.0)
+    assert found["input"] == pytest.approx(fit.now - 40.0)
+    costs = Loop(host_reads(host=3.0, device=1.0), HostReads)
+    costs.run(1, 40)
+    each = costs.ledger.costs.per_step()
+    assert each["input"] == pytest.approx(2.0)
+    assert each["training"] == pytest.approx(1.0)
+
+
+def test_the_time_of_the_host_between_executions_is_not_waiting_for_data():
+    fit = host_reads(host=0.0, device=1.0)
+    loop = Loop(fit, HostReads, between=5.0)
+    found = loop.run(1, 40)
+    assert found["idle"] == pytest.approx(40 * 4.0, rel=0.05)
+    assert found.get("input", 0.0) == 0.0
+    assert loop.ledger.costs.per_step() == pytest.approx({"training": 1.0, "idle": 4.0, "input": 0.0})
+
+
+def test_a_graph_that_reads_is_told_apart_by_a_probe():
+    fit = Fit(host=3.0, compute=1.0)
+    loop = Loop(fit, FakeExecution, steps=40)
+    found = loop.run(2, 40)
+    assert loop.ledger.knows_input
+    assert loop.ledger.compute_seconds == pytest.approx(1.0)
+    assert found["training"] == pytest.approx(80.0)
+    assert found["input"] == pytest.approx(240.0)
+    assert sum(found.values()) == pytest.approx(fit.now)
+
+
+def test_where_epochs_are_too_short_for_a_probe_it_is_not_known():
+    loop = Loop(Fit(host=3.0, compute=1.0), FakeExecution, steps=5)
+    found = loop.run(3, 5)
+    assert not loop.ledger.knows_input
+    assert found["training"] == pytest.approx(15 * 4.0)
+
+
+def test_the_seconds_of_an_epoch_beyond_its_steps():
+    loop = Loop(host_reads(host=0.0, device=0.0), HostReads, between=2.0)
+    loop.run(1, 20)
+    assert loop.ledger.left_out(2.0) == pytest.approx(0.0)
+    assert loop.ledger.left_out(1.5) == pytest.approx(0.5 * 19)
+
+
+def test_data_that_end_end_the_epoch():
+    fit = host_reads(host=1.0, device=0.0, batches=6)
+    loop = Loop(fit, HostReads)
+    with pytest.raises(StopIteration):
+        loop.run(1, 7)
+    assert fit.trained == list(range(6))
+    assert loop.ledger.buckets.bucket == "idle"
