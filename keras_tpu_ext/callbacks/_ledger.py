@@ -179,9 +179,9 @@ class FitLedger:
         step = in_graph.seconds[TRAINING] / in_graph.steps
         # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
         found = _moved(found, COMPILE, self._traced.seconds[TRAINING] - step * self._traced.steps)
-        if self.compute_seconds is None:
-            return found
-        return _moved(found, INPUT, in_graph.seconds[TRAINING] - self.compute_seconds * in_graph.steps)
+        if self.compute_seconds is not None:
+            found = _moved(found, INPUT, in_graph.seconds[TRAINING] - self.compute_seconds * in_graph.steps)
+        return {bucket: seconds for bucket, seconds in found.items() if seconds > 0}
 
     def now(self) -> float:
         """Return the time, or that of the end of `fit`."""
