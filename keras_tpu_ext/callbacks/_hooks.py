@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Callback, Model
-from keras_tpu_ext.callbacks._buckets import CHECKPOINT, OF_CALLBACKS, Buckets, Seconds
+from keras_tpu_ext.callbacks._buckets import CHECKPOINT, OF_CALLBACKS, Buckets
 
 _BASE = _runtime.keras.callbacks.Callback
 _HOOKS = tuple(name for name in dir(_BASE) if name.startswith("on_"))
@@ -26,6 +26,8 @@ def bucket_of(callback: Callback) -> str:
 class Hooks:
     """Calls the hooks of all callbacks, in their order, and charges what each takes in the thread of `fit`.
 
+    The hooks before and after train batches only add to `of_batches`, since they run most often.
+
     Args:
         callbacks: The callbacks.
         buckets: What is charged.
@@ -42,10 +44,13 @@ class Hooks:
         after: Mapping[str, Callable[[], None]],
     ) -> None:
         self.callbacks = list(callbacks)
-        self._buckets, self._thread = buckets, get_ident()
+        self.buckets = list(map(bucket_of, callbacks))
+        self.of_batches = [0.0] * len(callbacks)  # seconds of each callback
+        self._charged, self._thread = buckets, get_ident()
         for name in _HOOKS:
-            called = [(getattr(one, name), bucket_of(one)) for one in callbacks if _overrides(one, name)]
-            hook = self._timed(called) if called else _nothing
+            called = [(getattr(one, name), i) for i, one in enumerate(callbacks) if _overrides(one, name)]
+            timed = self._timed_of_batches if name in _SHORT else self._timed
+            hook = timed(called) if called else _nothing
             if name in before or name in after:
                 hook = _between(before.get(name, _nothing), hook, after.get(name, _nothing))
             setattr(self, name, hook)
@@ -60,23 +65,34 @@ class Hooks:
         for callback in self.callbacks:
             callback.set_model(model)
 
-    def _timed(self, called: Sequence[tuple[Callable[..., None], str]]) -> Callable[..., None]:
-        buckets, clock = self._buckets, self._buckets.clock
+    def _timed(self, called: Sequence[tuple[Callable[..., None], int]]) -> Callable[..., None]:
+        charged = self._charged
 
         def hook(*args: Any, **kwargs: Any) -> None:
-            if get_ident() != self._thread:  # Keras on JAX calls hooks beside the next step
+            charged.open(charged.bucket)
+            began = charged.clock()
+            for one, i in called:
+                one(*args, **kwargs)
+                now = charged.clock()
+                charged.charge(self.buckets[i], now - began)
+                began = now
+
+        return hook
+
+    def _timed_of_batches(self, called: Sequence[tuple[Callable[..., None], int]]) -> Callable[..., None]:
+        clock, seconds, thread = self._charged.clock, self.of_batches, self._thread
+
+        def hook(*args: Any, **kwargs: Any) -> None:
+            if get_ident() != thread:  # Keras on JAX may call it beside the next step
                 for one, _ in called:
                     one(*args, **kwargs)
                 return
-            buckets.open(buckets.bucket)
-            parts: list[Seconds] = []
             began = clock()
-            for one, bucket in called:
+            for one, i in called:
                 one(*args, **kwargs)
                 now = clock()
-                parts.append((bucket, now - began))
+                seconds[i] += now - began
                 began = now
-            buckets.charge(parts)
 
         return hook
 

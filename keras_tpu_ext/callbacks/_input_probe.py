@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext.callbacks._buckets import INPUT, TRAINING, Buckets
 
 _MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
 _BUFFERED = 0.1  # of a step: a batch that came faster was in a buffer
@@ -37,12 +36,15 @@ class InputProbe:
 
     Args:
         count: Number of executions to time.
-        buckets: What its time is charged to.
+        clock: Returns the time in seconds.
         waited: Seconds that a step has waited for its batch so far, which the probe saves.
+        note: Called with the seconds that it took to get all these batches.
     """
 
-    def __init__(self, count: int, buckets: Buckets, waited: float) -> None:
-        self._count, self._buckets, self._clock, self._waited = count, buckets, buckets.clock, waited
+    def __init__(
+        self, count: int, clock: Callable[[], float], waited: float, note: Callable[[float], object] = lambda _: None
+    ) -> None:
+        self._count, self._clock, self._waited, self._note = count, clock, waited, note
         self.result: ProbedInput | None = None  # `None` before the end, or if it could not be measured
         self.done = False  # whether the probe is over
         self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
@@ -63,11 +65,10 @@ class InputProbe:
     def _measure(self) -> Generator[Nest, Execution, None]:
         """Get each execution and yield its result."""
         execution = yield None
-        self._buckets.open(INPUT)
         begin, stages = self._clock(), tuple(execution.stages())
         ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
         cost = self._clock() - begin
-        self._buckets.open(TRAINING)
+        self._note(cost)
         if ahead is None:
             result = _call(execution.run)  # raises if the data has ended
             self.refused = self.done = True
@@ -99,12 +100,12 @@ class ProbeSchedule:
     """When a `fit` probes its input: once an epoch, or once at all if its epochs are short.
 
     Args:
-        buckets: What the time of probes is charged to.
+        clock: Returns the time in seconds.
         steps: Number of batches in an epoch, or `None` if it is not known.
     """
 
-    def __init__(self, buckets: Buckets, steps: int | None) -> None:
-        self._buckets, self._clock, self._steps = buckets, buckets.clock, steps
+    def __init__(self, clock: Callable[[], float], steps: int | None) -> None:
+        self._clock, self._steps = clock, steps
         self.found: list[ProbedInput] = []
         self.refused = False  # whether batches cannot be taken ahead
         self.was_growing = False  # whether `steps_per_execution="auto"` was looking for its number
@@ -113,32 +114,41 @@ class ProbeSchedule:
         self._of_last_epoch = self._batch = self._executions = 0
         self.begin_epoch()
 
-    def begin_epoch(self) -> None:
-        """Note the begin of an epoch."""
+    def begin_epoch(self, executions: int = 0) -> None:
+        """Note the begin of an epoch, and the number of executions of the one before it."""
         cost = self.found[-1].cost_seconds if self.found else 0.0
-        self._of_last_epoch, self._batch, self._executions = self._executions, 0, 0
-        self._may_probe = cost <= _MAX_COST * (self._clock() - self._probed_at)
+        self._of_last_epoch, self._batch, self._executions = executions, 0, 0
+        has_enough = bool(self.found) and self._of_last_epoch * _MAX_PART < _MIN_STEPS
+        is_cheap = cost <= _MAX_COST * (self._clock() - self._probed_at)
+        self.may_begin = is_cheap and not self.refused and not has_enough
 
-    def next(self, execution: Execution, step_seconds: float, waited: float) -> InputProbe | None:
-        """Return the probe that begins with this execution, if one does; a step takes that long, and waits so long."""
+    def next(
+        self, execution: Execution, step_seconds: float, waited: float, note: Callable[[float], object]
+    ) -> InputProbe | None:
+        """Return the probe that begins with this execution, if one does.
+
+        Args:
+            execution: The execution.
+            step_seconds: Seconds of a step so far.
+            waited: Seconds of these for which it waited for its batch.
+            note: Called with the seconds that it takes to get the batches.
+        """
         batch, executions = self._batch, self._executions
         steps = execution.steps
         self._batch, self._executions = batch + steps, executions + 1
-        has_enough = bool(self.found) and self._of_last_epoch * _MAX_PART < _MIN_STEPS
-        if not self._may_probe or self.refused or has_enough:
-            return None
         self.was_growing = not execution.is_settled()
         count = self._count(steps, step_seconds)
         self.needed = _WARMUP + count + 1
         remaining = None if self._steps is None else (self._steps - batch) // steps
         if self.was_growing or executions < _WARMUP or (remaining is not None and remaining <= count):
             return None
-        self._may_probe = False
-        return InputProbe(count, self._buckets, waited)
+        self.may_begin = False
+        return InputProbe(count, self._clock, waited, note)
 
     def end(self, probe: InputProbe) -> None:
         """Note the end of a probe."""
         self.refused |= probe.refused
+        self.may_begin = self.may_begin and not self.refused
         if probe.result is not None:
             self.found.append(probe.result)
             self._probed_at = self._clock()

@@ -3,82 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
-from keras_tpu_ext.callbacks._buckets import (
-    CHECKPOINT,
-    COMPILE,
-    IDLE,
-    INPUT,
-    STARTUP,
-    TRAINING,
-    VALIDATION,
-    Buckets,
-    Cycle,
-)
-from keras_tpu_ext.callbacks._hooks import Hooks, bucket_of
+from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
+from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
+from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
 
 _WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile
-_SAMPLED = (0, 1)  # executions after which it waits for the devices
-_ENOUGH = 10  # from this many executions on, the longest is left out
-
-
-class StepCosts:
-    """The seconds of a step by bucket, on average over executions.
-
-    Of enough executions the longest is left out: a single pause comes from the process, such as tf.data's tuner or
-    another program. Pauses that recur do count.
-    """
-
-    def __init__(self, cycles: Collection[Cycle] = ()) -> None:
-        self.executions = self.steps = 0
-        self.seconds: Counter[str] = Counter()
-        self._longest: tuple[float, Cycle | None] = (0.0, None)
-        for cycle in cycles:
-            self.add(cycle)
-
-    def add(self, cycle: Cycle) -> None:
-        """Add the cycle of an execution."""
-        self.executions += 1
-        self.steps += cycle.steps
-        total = 0.0
-        for bucket, seconds in cycle.seconds:
-            self.seconds[bucket] += seconds
-            total += seconds
-        if total / cycle.steps > self._longest[0]:
-            self._longest = total / cycle.steps, cycle
-
-    def per_step(self, compute_seconds: float | None = None) -> dict[str, float] | None:
-        """Return seconds by bucket, or `None` if there are none.
-
-        `compute_seconds` are those of a step whose batch is ready, if the step reads batches in its graph.
-        """
-        sums, steps, longest = self.seconds.copy(), self.steps, self._longest[1]
-        if self.executions >= _ENOUGH and longest is not None:
-            steps -= longest.steps
-            for bucket, seconds in longest.seconds:
-                sums[bucket] -= seconds
-        if not steps:
-            return None
-        each = {bucket: seconds / steps for bucket, seconds in sums.items()}
-        return each if compute_seconds is None else _moved(each, INPUT, each.get(TRAINING, 0.0) - compute_seconds)
-
-
-def _moved(seconds: dict[str, float], bucket: str, part: float) -> dict[str, float]:
-    """Return seconds by bucket with a part of `training` in another bucket."""
-    part = max(part, 0.0)
-    return {
-        **seconds,
-        TRAINING: seconds.get(TRAINING, 0.0) - part,
-        bucket: seconds.get(bucket, 0.0) + part,
-    }
+_SAMPLED = (0, 1)  # executions of an epoch after which it waits for the devices
 
 
 class _Ran(NamedTuple):
@@ -119,37 +58,41 @@ class FitLedger:
         self._model, self._probes_all = model, probes
         self.began = clock() - (time.perf_counter() - began)
         self._ended: float | None = None
-        self._compiles = getattr(_runtime.probes, 'watch_compiles', _NoWatch)()
-        self.buckets = Buckets(clock, self._compiles.seconds, self.began, STARTUP)
+        self._compiles = _runtime.probes.watch_compiles()
+        self._buckets = Buckets(clock, self._compiles.seconds, self.began, STARTUP)
         self.hooks = Hooks(
             callbacks,
-            self.buckets,
+            self._buckets,
             before={
                 "on_epoch_begin": self._begin_epoch,
                 "on_test_begin": self._begin_validation,
                 "on_epoch_end": self._end_training,
             },
             after={
-                "on_epoch_begin": lambda: self._open(INPUT),
-                "on_test_end": lambda: self._open(IDLE),
+                "on_epoch_begin": lambda: self._buckets.open(INPUT),
+                "on_test_end": lambda: self._buckets.open(IDLE),
                 "on_train_end": self._end_epochs,
             },
         )
-        self.callbacks: list[Any] = [self.hooks]
-        self._saves = any(bucket_of(callback) == CHECKPOINT for callback in callbacks)
+        self.callbacks: list[Callback] = [self.hooks]
+        self._steps = StepClock(clock, self._compiles.seconds, self.hooks.of_batches)
         steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
-        self.probes = ProbeSchedule(self.buckets, steps)
+        self.probes = ProbeSchedule(clock, steps)
         self._probe: InputProbe | None = None
         self._interception: Interception | None = None
-        self._last: _Ran | None = None
-        self._tail = 0.0  # seconds for which the devices compute after an execution's call
-        self._executions = 0  # of this epoch
+        self._ran: _Ran | None = None
+        self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         # Executions that read batches in their graph, and those of them that were traced.
         self._in_graph: StepCosts | None = None
         self._traced = StepCosts()
-        self.costs = StepCosts()  # of this epoch
-        self._begins: list[tuple[float, int]] = []  # of the first and the last execution of this epoch, and the steps
+        self._start_epoch()
         self.recent: deque[Cycle] = deque(maxlen=window)
+
+    def _start_epoch(self) -> None:
+        self.executions = 0  # of this epoch
+        self.costs = StepCosts()  # of this epoch
+        self.steps_of_epoch = 0  # before its last execution
+        self._epoch_began = 0.0  # its first execution
 
     @property
     def compute_seconds(self) -> float | None:
@@ -157,14 +100,10 @@ class FitLedger:
         return self.probes.found[-1].compute_seconds if self._in_graph and self.probes.found else None
 
     @property
-    def executions(self) -> int:
-        """Number of executions of this epoch."""
-        return self._executions
-
-    @property
-    def steps_of_epoch(self) -> int:
-        """Number of steps of this epoch before its last execution."""
-        return self._begins[-1][1] if self._begins else 0
+    def costliest_callback(self) -> str:
+        """The bucket of the callback whose hooks of batches take longest; empty if there is none."""
+        seconds = dict(zip(self.hooks.buckets, self._steps.of_callbacks, strict=True))
+        return max(seconds, key=lambda bucket: seconds[bucket], default="")
 
     @property
     def knows_input(self) -> bool:
@@ -173,69 +112,67 @@ class FitLedger:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each bucket until now, or until the end of `fit`."""
-        found, in_graph = self.buckets.until(self.now()), self._in_graph
-        if in_graph is None or not in_graph.steps:
-            return found
-        step = in_graph.seconds[TRAINING] / in_graph.steps
-        # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
-        found = _moved(found, COMPILE, self._traced.seconds[TRAINING] - step * self._traced.steps)
-        if self.compute_seconds is not None:
-            found = _moved(found, INPUT, in_graph.seconds[TRAINING] - self.compute_seconds * in_graph.steps)
+        now, sums, in_graph = self.now(), self._steps.sums, self._in_graph
+        found = self._buckets.until(self._epoch_began if self._in_steps else now)
+        of_steps = [(TRAINING, sums.training), (INPUT, sums.input), (IDLE, sums.idle), (COMPILE, sums.compile)]
+        running = (TRAINING, now - self._steps.called if self._in_steps else 0.0)
+        of_callbacks = zip(self.hooks.buckets, self._steps.of_callbacks, strict=True)
+        for bucket, seconds in (*of_steps, running, *of_callbacks):
+            found[bucket] = found.get(bucket, 0.0) + seconds
+        if in_graph is not None and in_graph.steps:
+            # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
+            step = in_graph.training / in_graph.steps
+            _move(found, COMPILE, self._traced.training - step * self._traced.steps)
+            if self.compute_seconds is not None:
+                _move(found, INPUT, in_graph.training - self.compute_seconds * in_graph.steps)
         return {bucket: seconds for bucket, seconds in found.items() if seconds > 0}
 
     def now(self) -> float:
         """Return the time, or that of the end of `fit`."""
-        return self.buckets.clock() if self._ended is None else self._ended
+        return self._buckets.clock() if self._ended is None else self._ended
 
     def left_out(self, step_seconds: float) -> float:
-        """Return the seconds of this epoch beyond those of its steps."""
-        if len(self._begins) < 2:
-            return 0.0
-        (began, _), (ended, steps) = self._begins
-        return max(ended - began - step_seconds * steps, 0.0)
+        """Return the seconds of this epoch, to its last execution, beyond those of its steps."""
+        return max(self._steps.called - self._epoch_began - step_seconds * self.steps_of_epoch, 0.0)
 
     def end(self) -> None:
         """Close the ledger."""
         self._stop_intercepting()
-        self.buckets.end_cycle(computing=False)
-        self._ended = self.buckets.clock()
-
-    def _open(self, bucket: str) -> None:
-        self.buckets.open(bucket)
+        self._end_training()
+        self._buckets.open(self._buckets.bucket)
+        self._ended = self._buckets.clock()
 
     def _begin_epoch(self) -> None:
-        self._executions = 0
-        self.costs, self._begins = StepCosts(), []
-        self.probes.begin_epoch()
-        self._open(IDLE)
+        self.probes.begin_epoch(self.executions)
+        self._start_epoch()
+        self._buckets.open(IDLE)
         if self._interception is None or not self._interception.is_in_place():
             self._stop_intercepting()
             self._interception = _runtime.probes.intercept_executions(self._model, self._around)
 
     def _begin_validation(self) -> None:
-        self.buckets.relabel(IDLE, VALIDATION)  # what comes before it, such as opening the data
         self._end_training()
-        self._open(VALIDATION)
+        self._buckets.open(VALIDATION)
 
     def _end_training(self) -> None:
         """Wait for the devices at the end of an epoch's steps, as Keras is about to."""
-        if self._probe is not None:
-            self._close_probe()
-        ran, self._last = self._last, None
-        if ran is None:
-            return
-        computing = not ran.execution.is_ready(ran.output)
-        bucket = self.buckets.open(TRAINING)
-        ran.execution.wait_for(ran.output)
-        self.buckets.open(bucket)
-        cycle = self.buckets.end_cycle(computing=computing, steps=ran.steps)
-        if ran.steps == 1:  # or it may have run fewer
-            self._note_in_graph(ran, cycle)
+        self._close_probe()
+        ran, self._ran = self._ran, None
+        if ran is not None:
+            computing = not ran.execution.is_ready(ran.output)
+            ran.execution.wait_for(ran.output)
+            self._end_cycle(ran, computing=computing, is_last=True)
+        if self._in_steps:
+            self._in_steps = False
+            self._buckets.skip(self._steps.ended)
+            if ran is None:  # the data ended within a call
+                self._buckets.bucket = INPUT
+                self._buckets.open(IDLE)
 
     def _end_epochs(self) -> None:
         """Charge what `fit` does after the last hook, which is to wait for a checkpoint if there is one."""
-        self._open(CHECKPOINT if self._saves else IDLE)
-        self._ended = self.buckets.clock()  # of a model outside of a scope there is no later one
+        self._buckets.open(CHECKPOINT if CHECKPOINT in self.hooks.buckets else IDLE)
+        self._ended = self._buckets.clock()  # of a model outside of a scope there is no later one
         self._stop_intercepting()
 
     def _stop_intercepting(self) -> None:
@@ -245,74 +182,87 @@ class FitLedger:
 
     def _around(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
-        steps = execution.steps
-        if self._probe is None and (execution.reads_in_graph or self._probes_all):
-            self._probe = self.probes.next(execution, *self._step_and_wait())
-        reads_itself = not execution.reads_in_graph and self._probe is None
-        if not reads_itself:
-            self._begin(execution)
+        steps, sampled = execution.steps, self.executions in _SAMPLED
+        if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
+            self._probe = self.probes.next(execution, *self._step_and_wait(), note=self._note_probe)
         probe = self._probe
+        if probe is not None or execution.reads_in_graph:
+            self._begin(sampled=sampled)
         try:
             if probe is not None:
                 result = probe.run(execution)
             else:
-                result = execution.run_reading(lambda: self._open(INPUT), lambda: self._begin(execution))
-            output = execution.output_of(result)
-            if self._executions in _SAMPLED:
-                began = self.buckets.clock()
-                execution.wait_for(output)
-                self._tail = self.buckets.clock() - began
-            else:
-                self.buckets.computes_for(self._tail)
+                result = execution.run_reading(self._buckets.clock, lambda read: self._read(read, sampled))
         finally:
-            self.buckets.open(IDLE)
+            self._steps.end_call()
             if probe is not None and probe.done:
                 self._close_probe()
-        is_steady = self._executions >= _WARMUP and probe is None
-        self._last = _Ran(execution, output, steps, probe is not None, is_steady)
-        self._executions += 1
+        output = execution.output_of(result)
+        if sampled:
+            began = self._buckets.clock()
+            execution.wait_for(output)
+            self._steps.tail = self._buckets.clock() - began
+        self._ran = _Ran(execution, output, steps, probe is not None, self.executions >= _WARMUP and probe is None)
+        self.executions += 1
         return result
 
-    def _begin(self, execution: Execution) -> None:
+    def _note_probe(self, seconds: float) -> None:
+        self._steps.read(seconds, inside=True)
+
+    def _read(self, seconds: float, sampled: bool) -> None:
+        """Note that batches have been read, of which the first come before the devices can go on."""
+        inside = self._in_steps and self._ran is None
+        self._steps.read(seconds, inside=inside)
+        if not inside:
+            self._begin(sampled=sampled)
+
+    def _begin(self, *, sampled: bool) -> None:
         """End the cycle of the last execution: the devices can go on."""
-        ran, self._last = self._last, None
+        ran, self._ran = self._ran, None
         if ran is not None:
             computing = not ran.execution.is_ready(ran.output)
-            if self._executions in _SAMPLED and computing:
+            if sampled and computing:
                 ran.execution.wait_for(ran.output)
-            cycle = self.buckets.end_cycle(computing=computing, steps=ran.steps)
-            self._note_in_graph(ran, cycle)
+            cycle = self._end_cycle(ran, computing=computing)
             if ran.is_steady:
                 self.costs.add(cycle)
                 self.recent.append(cycle)
-            self._note_begin(ran.steps)
-        elif not self._begins:  # the first of an epoch; else a further batch of the same execution
-            self.buckets.end_cycle(computing=False)
-            self._note_begin(0)
-        self.buckets.open(TRAINING)
+            self.steps_of_epoch += ran.steps
+        elif not self._in_steps:
+            self._enter_steps()
+        self._steps.begin_call()
 
-    def _note_begin(self, steps: int) -> None:
-        """Note the begin of an execution after so many steps of the one before it."""
-        before = self._begins[-1][1] if self._begins else 0
-        self._begins = [*self._begins[:1], (self.buckets.clock(), before + steps)]
+    def _enter_steps(self) -> None:
+        """Begin the first execution of an epoch."""
+        for bucket, seconds in zip(self.hooks.buckets, self._steps.drop(), strict=True):
+            self._buckets.charge(bucket, seconds)
+        self._buckets.open(IDLE)  # what it took to get a batch is in `input`
+        self._in_steps, self._epoch_began = True, self._buckets.clock()
 
-    def _note_in_graph(self, ran: _Ran, cycle: Cycle) -> None:
-        """Add a cycle to those whose execution read its batches in its graph."""
-        if not ran.execution.reads_in_graph:
-            return
-        self._in_graph = self._in_graph or StepCosts()
-        if not ran.probed:
-            (self._traced if COMPILE in dict(cycle.seconds) else self._in_graph).add(cycle)
+    def _end_cycle(self, ran: _Ran, *, computing: bool, is_last: bool = False) -> Cycle:
+        cycle = self._steps.end_cycle(ran.steps, computing=computing)
+        if ran.execution.reads_in_graph:
+            self._in_graph = self._in_graph or StepCosts()
+            if not ran.probed and not (is_last and ran.steps > 1):  # the last may have run fewer
+                (self._traced if cycle.compile else self._in_graph).add(cycle)
+        return cycle
 
     def _step_and_wait(self) -> tuple[float, float]:
         """Return the seconds of a step, and those that it waits; 0 as long as they are not known."""
-        costs = self.costs.per_step(self.compute_seconds) or {}
-        return sum(costs.values()), costs.get(INPUT, 0.0)
+        costs = self.costs.per_step(self.compute_seconds)
+        return (0.0, 0.0) if costs is None else (costs.total, costs.input)
 
     def _close_probe(self) -> None:
         if self._probe is not None:
             self.probes.end(self._probe)
             self._probe = None
+
+
+def _move(seconds: dict[str, float], bucket: str, part: float) -> None:
+    """Move a part of `training` to another bucket."""
+    part = max(part, 0.0)
+    seconds[TRAINING] = seconds.get(TRAINING, 0.0) - part
+    seconds[bucket] = seconds.get(bucket, 0.0) + part
 
 
 class LedgerUser:
@@ -353,8 +303,3 @@ def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLe
     for user in users:
         user._ledger = ledger
     return ledger
-
-
-
-class _NoWatch:
-    def seconds(self): return 0.0

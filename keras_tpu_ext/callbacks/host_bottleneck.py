@@ -11,9 +11,10 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
-from keras_tpu_ext.callbacks._buckets import INPUT, OF_CALLBACKS, TRAINING
+from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
-from keras_tpu_ext.callbacks._ledger import LedgerUser, StepCosts
+from keras_tpu_ext.callbacks._ledger import LedgerUser
+from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks._plots import plot_input
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
@@ -205,23 +206,22 @@ class HostBottleneck(LedgerUser, _runtime.keras.callbacks.Callback):
     def _verdict_on(self, costs: StepCosts) -> InputVerdict | None:
         """Return the verdict on some executions, or `None` if it is not known how long they wait."""
         ledger = self._ledger
-        seconds = costs.per_step(ledger.compute_seconds) if ledger is not None and ledger.knows_input else None
-        if ledger is None or seconds is None:
+        each = costs.per_step(ledger.compute_seconds) if ledger is not None and ledger.knows_input else None
+        if ledger is None or each is None:
             return None
-        step = sum(seconds.values())
+        step = each.total
         probe = ledger.probes.found[-1] if ledger.probes.found else ProbedInput(0.0, None, 0.0, ())
         stage = max(probe.stages, key=lambda stage: stage.seconds, default=Stage("", 0.0))
-        hooks = {bucket: one for bucket, one in seconds.items() if bucket.startswith(OF_CALLBACKS)}
         left_out = ledger.left_out(step)
         return InputVerdict(
-            wait_fraction=seconds.get(INPUT, 0.0) / step,
+            wait_fraction=each.input / step,
             step_seconds=step,
-            compute_seconds=seconds.get(TRAINING, 0.0),
+            compute_seconds=each.training,
             pipeline_seconds=probe.pipeline_seconds,
             costliest_stage=stage.name,
             costliest_seconds=stage.seconds,
             left_out_seconds=left_out if left_out > _WORTH_TELLING * step * ledger.steps_of_epoch else 0.0,
             shares_cores=self._shares_cores,
-            callbacks_seconds=sum(hooks.values()),
-            costliest_callback=max(hooks, key=lambda one: hooks[one], default="").removeprefix(OF_CALLBACKS),
+            callbacks_seconds=each.callbacks,
+            costliest_callback=ledger.costliest_callback.removeprefix(OF_CALLBACKS),
         )

@@ -64,8 +64,8 @@ class Execution:
         """Make the call."""
         return self._function(*self._args)
 
-    def run_reading(self, begin: Callable[[], object], end: Callable[[], object]) -> Nest:
-        """Make the call, and call `begin` and `end` around each reading of batches, unless that is in its graph."""
+    def run_reading(self, clock: Callable[[], float], note: Callable[[float], object]) -> Nest:
+        """Make the call, and call `note` with the seconds of each reading of batches, unless that is in its graph."""
         return self.run()
 
     def run_on(self, ahead: BatchesAhead) -> Nest:
@@ -149,19 +149,22 @@ class Execution:
 
 
 class TimedIterator:
-    """An iterator that calls `begin` before, and `end` after, each item."""
+    """An iterator that calls `note` with the seconds that it took to get each item, or to find the end."""
 
-    def __init__(self, iterator: Iterator[Nest], begin: Callable[[], object], end: Callable[[], object]) -> None:
-        self._iterator, self._begin, self._end = iterator, begin, end
+    def __init__(
+        self, iterator: Iterator[Nest], clock: Callable[[], float], note: Callable[[float], object]
+    ) -> None:
+        self._iterator, self._clock, self._note = iterator, clock, note
 
     def __iter__(self) -> TimedIterator:
         return self
 
     def __next__(self) -> Nest:
-        self._begin()
-        item = next(self._iterator)
-        self._end()
-        return item
+        began = self._clock()
+        try:
+            return next(self._iterator)
+        finally:
+            self._note(self._clock() - began)
 
 
 class Interception:

@@ -1,0 +1,152 @@
+"""What the steps of a `fit` take, from the begin of one execution to that of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+
+class Cycle(NamedTuple):
+    """Seconds from the begin of an execution to that of the next, by what they were spent on."""
+
+    steps: int  # number of batches of the execution
+    training: float
+    input: float
+    callbacks: float
+    idle: float
+    compile: float
+
+    @property
+    def total(self) -> float:
+        """All seconds."""
+        return self.training + self.input + self.callbacks + self.idle + self.compile
+
+
+class StepCosts:
+    """Seconds of a step, on average over executions.
+
+    Of enough executions the longest is left out: a single pause comes from the process, such as tf.data's tuner or
+    another program. Pauses that recur do count.
+    """
+
+    _ENOUGH = 10
+
+    def __init__(self, cycles: Collection[Cycle] = ()) -> None:
+        self.executions = self.steps = 0
+        self.training = self.input = self.callbacks = self.idle = self.compile = 0.0
+        self._longest = 0.0
+        self._cycle: Cycle | None = None
+        for cycle in cycles:
+            self.add(cycle)
+
+    def add(self, cycle: Cycle) -> None:
+        """Add an execution."""
+        steps, training, waiting, callbacks, idle, compiling = cycle
+        self.executions += 1
+        self.steps += steps
+        self.training += training
+        self.input += waiting
+        self.callbacks += callbacks
+        self.idle += idle
+        self.compile += compiling
+        total = (training + waiting + callbacks + idle + compiling) / steps
+        if total > self._longest:
+            self._longest, self._cycle = total, cycle
+
+    def per_step(self, compute_seconds: float | None = None) -> Cycle | None:
+        """Return the seconds of a step, or `None` if there are none.
+
+        `compute_seconds` are those of a step whose batch is ready, if steps read their batches in their graph.
+        """
+        left_out = self._cycle if self.executions >= self._ENOUGH else None
+        sums = Cycle(self.steps, self.training, self.input, self.callbacks, self.idle, self.compile)
+        if left_out is not None:
+            sums = Cycle(*(all_of - one for all_of, one in zip(sums, left_out, strict=True)))
+        if not sums.steps:
+            return None
+        each = Cycle(1, *(seconds / sums.steps for seconds in sums[1:]))
+        if compute_seconds is None:
+            return each
+        waiting = max(each.training - compute_seconds, 0.0)
+        return each._replace(training=each.training - waiting, input=each.input + waiting)
+
+
+class StepClock:
+    """Divides the time of steps: calls, reading batches, hooks of callbacks, compiling, and the rest.
+
+    While the devices compute it is training, whatever the host does: for as long as they are known to, and for all of
+    a cycle if they still do at its end.
+
+    Args:
+        clock: Returns the time in seconds.
+        compiled: Returns the seconds spent on compiling so far.
+        hooks: Seconds of each callback's hooks since the last cycle; they are set to 0 when it ends.
+    """
+
+    def __init__(self, clock: Callable[[], float], compiled: Callable[[], float], hooks: list[float]) -> None:
+        self._clock, self._compiled, self._hooks = clock, compiled, hooks
+        self.sums = StepCosts()
+        self.of_callbacks = [0.0] * len(hooks)
+        self.tail = 0.0  # seconds for which the devices compute after a call
+        self.called = self.ended = 0.0  # when the last call began, in which devices get their work, and the last cycle
+        self._returned = self._compiled_before = 0.0
+        self._read_before = self._read_inside = 0.0
+
+    def drop(self) -> list[float]:
+        """Return the seconds of hooks until now, and count neither these nor batches that were read."""
+        hooks = list(self._hooks)
+        self._hooks[:] = [0.0] * len(hooks)
+        self._read_before = 0.0
+        return hooks
+
+    def begin_call(self) -> None:
+        """Note that a call begins."""
+        self.called = self.ended = self._returned = self._clock()
+        self._compiled_before = self._compiled()
+
+    def end_call(self) -> None:
+        """Note that it has returned."""
+        self._returned = self._clock()
+
+    def read(self, seconds: float, *, inside: bool = False) -> None:
+        """Note that batches have been read, inside of the call or after it."""
+        if inside:
+            self._read_inside += seconds
+        else:
+            self._read_before += seconds
+
+    def end_cycle(self, steps: int, *, computing: bool) -> Cycle:
+        """End a cycle now; `computing` says whether the devices still compute."""
+        self.ended = self._clock()
+        total, compiled = self.ended - self.called, self._compiled()
+        compiling = 0.0 if compiled == self._compiled_before else min(compiled - self._compiled_before, total)
+        in_hooks = sum(self._hooks)
+        if computing:
+            cycle = Cycle(steps, total - compiling, 0.0, 0.0, 0.0, compiling)
+        else:
+            cycle = self._divided(steps, total, compiling, in_hooks)
+        if cycle.callbacks:
+            part = cycle.callbacks / in_hooks
+            self.of_callbacks = [
+                all_of + part * one for all_of, one in zip(self.of_callbacks, self._hooks, strict=True)
+            ]
+        self._hooks[:] = [0.0] * len(self._hooks)
+        self._read_before = self._read_inside = 0.0
+        self.sums.add(cycle)
+        return cycle
+
+    def _divided(self, steps: int, total: float, compiling: float, in_hooks: float) -> Cycle:
+        """Return a cycle at whose end the devices wait."""
+        in_call = self._returned - self.called - self._read_inside
+        after = total - (self._returned - self.called)
+        reading = min(self._read_before, after)
+        idle = max(after - in_hooks - reading, 0.0)
+        training = max(in_call - compiling, 0.0)
+        in_hooks = min(max(in_hooks - max(compiling - in_call, 0.0), 0.0), after)  # a callback may compile
+        # The devices go on beside hooks, then beside the rest, then beside reading.
+        covered = min(self.tail, in_hooks + idle + reading)
+        training += covered
+        in_hooks, covered = max(in_hooks - covered, 0.0), max(covered - in_hooks, 0.0)
+        idle, covered = max(idle - covered, 0.0), max(covered - idle, 0.0)
+        reading = max(reading - covered, 0.0) + self._read_inside
+        return Cycle(steps, training, reading, in_hooks, idle, compiling)
