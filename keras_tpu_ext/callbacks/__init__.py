@@ -4,13 +4,19 @@ from keras_tpu_ext.callbacks.auto_resume import AutoResume as AutoResume
 from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottleneck
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
+from keras_tpu_ext.callbacks.recompilations import Recompilations as Recompilations
+from keras_tpu_ext.callbacks.recompilations_report import Compilation as Compilation
+from keras_tpu_ext.callbacks.recompilations_report import RecompilationsReport as RecompilationsReport
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
 
 __all__ = [
     "AutoResume",
+    "Compilation",
     "HostBottleneck",
     "InputVerdict",
     "LossScaleMonitor",
+    "Recompilations",
+    "RecompilationsReport",
     "Throughput",
 ]
 
