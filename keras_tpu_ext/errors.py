@@ -41,6 +41,10 @@ class NothingMeasuredError(KteError, RuntimeError):
     """A result was requested before there was anything to compute it from."""
 
 
+class RecompilationError(KteError, RuntimeError):
+    """A step was compiled again in a `fit` in which it must not be; the message says why."""
+
+
 class ParityCheckError(KteError, RuntimeError):
     """A parity check could not be carried out: one of its processes failed, or took too long."""
 

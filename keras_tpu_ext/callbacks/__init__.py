@@ -6,15 +6,21 @@ from keras_tpu_ext.callbacks.goodput_report import GoodputReport as GoodputRepor
 from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottleneck
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
+from keras_tpu_ext.callbacks.recompilations import Recompilations as Recompilations
+from keras_tpu_ext.callbacks.recompilations_report import Compilation as Compilation
+from keras_tpu_ext.callbacks.recompilations_report import RecompilationsReport as RecompilationsReport
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
 
 __all__ = [
     "AutoResume",
+    "Compilation",
     "Goodput",
     "GoodputReport",
     "HostBottleneck",
     "InputVerdict",
     "LossScaleMonitor",
+    "Recompilations",
+    "RecompilationsReport",
     "Throughput",
 ]
 

@@ -218,6 +218,7 @@ class FlopsCounter:
 
     def _intercept(self, execution: Execution) -> Nest:
         self.stop()
-        result, self._batch = execution.run_and_describe()
+        result, describe = execution.run_and_describe()
+        self._batch = next(iter(describe()), None)
         self._has_run = True
         return result

@@ -46,6 +46,7 @@ class Overrides(keras.callbacks.Callback):
 OURS = {
     "Throughput": lambda: kte.callbacks.Throughput(),
     "HostBottleneck": lambda: kte.callbacks.HostBottleneck(verbose=False),
+    "Recompilations": lambda: kte.callbacks.Recompilations(),
     "LossScaleMonitor": lambda: kte.callbacks.LossScaleMonitor(window=1, verbose=False),
 }
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
+from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.types import Model, Nest
 
+Step = Literal["train", "test"]
 TrainFunction = Callable[..., Nest]
 
 
@@ -55,6 +58,14 @@ class Execution:
         schedule = getattr(getattr(self._model, "_kte", None), "schedule", None)
         return int(self._model_steps() if schedule is None or schedule.held else schedule.requested_steps)
 
+    @property
+    def function(self) -> TrainFunction:
+        """The train or test function that the model has without interceptions."""
+        function = self._function
+        while (by := getattr(function, "by", None)) is not None:
+            function = by._inner
+        return function
+
     def is_settled(self) -> bool:
         """Return True if the next executions have as many steps as this one."""
         schedule = getattr(getattr(self._model, "_kte", None), "schedule", None)
@@ -77,8 +88,11 @@ class Execution:
                 raise
             raise ahead.error from ended
 
-    def run_and_describe(self) -> tuple[Nest, Nest | None]:
-        """Make the call; return its result, and the specs of a batch for `count_flops` or `None`."""
+    def run_and_describe(self, watch: CompileWatch | None = None) -> tuple[Nest, Callable[[], list[Nest]]]:
+        """Make the call; return its result, and a function that returns the specs of its batches, as far as known.
+
+        A `watch` does not count what is compiled to make the batches.
+        """
         raise NotImplementedError
 
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
@@ -168,10 +182,13 @@ class TimedIterator:
 
 
 class Interception:
-    """Replaces a model's train function by one that passes each execution to `around`; several may nest."""
+    """Replaces a model's train or test function by one that passes each execution to `around`; several may nest."""
 
-    def __init__(self, model: Model, kind: type[Execution], around: Callable[[Execution], Nest]) -> None:
-        inner = model.train_function
+    def __init__(
+        self, model: Model, kind: type[Execution], around: Callable[[Execution], Nest], step: Step = "train"
+    ) -> None:
+        self._name = f"{step}_function"
+        inner = getattr(model, self._name)
 
         def intercepted(*args: Iterator[Nest]) -> Nest:
             return inner(*args) if self._is_undone else around(kind(model, inner, args))
@@ -179,12 +196,13 @@ class Interception:
         intercepted.by = self  # type: ignore[attr-defined]
         self._model = model
         self._inner = inner
-        self._intercepted = model.train_function = intercepted
+        self._intercepted = intercepted
+        setattr(model, self._name, intercepted)
         self._is_undone = False
 
     def is_in_place(self) -> bool:
-        """Return True if the model's train function still is this one, or calls it."""
-        function = self._model.train_function
+        """Return True if the model's function still is this one, or calls it."""
+        function = getattr(self._model, self._name)
         while function is not self._intercepted and hasattr(function, "by"):
             function = function.by._inner
         return function is self._intercepted
@@ -193,5 +211,5 @@ class Interception:
         """Stop intercepting."""
         self._is_undone = True
         # An interception around this one removes both when it is undone.
-        while (by := getattr(self._model.train_function, "by", None)) is not None and by._is_undone:
-            self._model.train_function = by._inner
+        while (by := getattr(getattr(self._model, self._name), "by", None)) is not None and by._is_undone:
+            setattr(self._model, self._name, by._inner)

@@ -164,6 +164,7 @@ tensorflow.python.distribute.distribute_lib: _get_default_strategy
 tensorflow.python.distribute.input_lib: _SingleWorkerDatasetIteratorSpec
 tensorflow.python.distribute.input_lib:_SingleWorkerOwnedDatasetIterator. _make_iterator
 tensorflow.python.eager.context: context global_seed
+tensorflow.python.eager.polymorphic_function.tracing_compilation: _graph_building_time_counter
 tensorflow.python.framework.ops: gradient_registry
 tensorflow.python.framework.kernels: get_registered_kernels_for_op
 tensorflow.python.framework.op_def_registry: get

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
-from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
@@ -52,6 +53,7 @@ class MessageTerms:
     framework: str  # name of the framework, such as `"TensorFlow"`
     no_gpu: str  # what to do if the framework should see a GPU but does not
     plain_model: str  # how a plain `keras.Model` on replicas differs from one on one device
+    why_compiled: str  # how to find out why a step was compiled again
     keras: str = "Keras 3"  # name of the runtime's Keras, such as `"Keras 3"`
 
 
@@ -527,8 +529,19 @@ class Probes(Protocol):
             UncountableError: If they cannot be counted, with the reason.
         """
 
-    def intercept_executions(self, model: Model, around: Callable[[Execution], Nest]) -> Interception:
-        """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
+    def watch_compiles(self) -> CompileWatch:
+        """Return a watch that counts the seconds spent on tracing and compiling from now on; see `sees_compiler`."""
+
+    def constants_of(self, model: Model) -> dict[str, object]:
+        """Return the numbers, strings and tuples that the layers of `model` have as attributes.
+
+        A step is traced with their values of that moment.
+        """
+
+    def intercept_executions(
+        self, model: Model, around: Callable[[Execution], Nest], step: Step = "train"
+    ) -> Interception:
+        """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
 
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that creates models, whose variables have shapes but no values where the runtime can."""

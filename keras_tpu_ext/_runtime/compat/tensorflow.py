@@ -18,6 +18,9 @@ CoordinatedJob: Any = (
     if VERSION >= (2, 19)
     else private("tensorflow.tsl.protobuf.coordination_config_pb2:CoordinatedJob")
 )
+graph_building_time: Any = private(
+    "tensorflow.python.eager.polymorphic_function.tracing_compilation:_graph_building_time_counter"
+)
 # What tf.data knows about its stages; 2.15 does not expose it.
 get_model_proto: Any = (
     private("tensorflow.python.data.experimental.ops.iterator_model_ops:get_model_proto")

@@ -15,6 +15,7 @@ message_terms = MessageTerms(
     framework="JAX",
     no_gpu="check that `nvidia-smi` shows one and that this JAX was installed with CUDA, pip install 'jax[cuda12]'",
     plain_model="Keras gives every device an equal part of a batch, and fails on one that cannot be split evenly",
+    why_compiled="Set JAX_EXPLAIN_CACHE_MISSES=1 in the environment: JAX then logs what differed",
 )
 runtime = Runtime(
     batch=batch,

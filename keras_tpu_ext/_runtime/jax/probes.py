@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,15 +9,18 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, TimedIterator
+from keras_tpu_ext._runtime.common.compiles import CompileWatch
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TimedIterator
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.abstract import call_abstractly as call_abstractly
+from keras_tpu_ext._runtime.jax.compiles import watch_compiles as watch_compiles
 from keras_tpu_ext._runtime.jax.data_adapter import Group
 from keras_tpu_ext._runtime.jax.devices import num_workers
 from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.jax.loop import steps_of
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step
 from keras_tpu_ext._runtime.jax.program import TrainStep
+from keras_tpu_ext._runtime.training.constants import constants_of as constants_of
 from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
 from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow
@@ -50,12 +52,11 @@ class JaxExecution(Execution):
         """Wait for the arrays."""
         jax.block_until_ready(result)
 
-    def run_and_describe(self) -> tuple[Nest, Nest | None]:
-        """Make the call; return its result and the shapes of its first batch."""
-        iterator = self._args[-1]
-        first = next(iterator)
-        result = self._function(*self._args[:-1], itertools.chain([first], iterator))
-        return result, _shapes_of_batch(first)
+    def run_and_describe(self, watch: CompileWatch | None = None) -> tuple[Nest, Callable[[], list[Nest]]]:
+        """Make the call; return its result and, as a function, the shapes of its batches."""
+        taken: list[Nest] = []
+        result = self._function(*self._args[:-1], _noting(self._args[-1], taken, watch or CompileWatch()))
+        return result, lambda: [shapes for item in taken for shapes in _shapes_of_batches(item)]
 
     def _can_take_from(self, iterator: Iterator[Nest]) -> bool:
         return hasattr(iterator, "__next__") and num_workers() == 1
@@ -77,18 +78,35 @@ class JaxExecution(Execution):
         return iter(items)
 
 
-def _shapes_of_batch(item: Nest) -> Nest:
-    stacked = False
+def _noting(iterator: Iterator[Nest], taken: list[Nest], watch: CompileWatch) -> Iterator[Nest]:
+    """Yield the items of an iterator, and append them to `taken`."""
+    while True:
+        watch.is_paused = True
+        try:
+            taken.append(next(iterator))
+        except StopIteration:
+            return
+        finally:
+            watch.is_paused = False
+        yield taken[-1]
+
+
+def _shapes_of_batches(item: Nest) -> list[Nest]:
+    """Return the shapes of a batch in each group of an item, or of the batch that it is."""
     if isinstance(item, list) and item and isinstance(item[0], Group):
-        stacked, item = item[0].steps is not None, item[0].data
+        return [_shapes(group.data, axis=0 if group.steps is None else 1) for group in item]
+    return [_shapes(item, axis=0)]
 
+
+def _shapes(batch: Nest, axis: int) -> Nest:
     def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        return jax.ShapeDtypeStruct(leaf.shape[1:] if stacked else leaf.shape, dtype)
+        return jax.ShapeDtypeStruct(leaf.shape[axis:], jax.dtypes.canonicalize_dtype(leaf.dtype))
 
-    return jax.tree.map(shape, item)
+    return jax.tree.map(shape, batch)
 
 
-def intercept_executions(model: keras.Model, around: Callable[[Execution], Nest]) -> Interception:
-    """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
-    return Interception(model, JaxExecution, around)
+def intercept_executions(
+    model: keras.Model, around: Callable[[Execution], Nest], step: Step = "train"
+) -> Interception:
+    """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
+    return Interception(model, JaxExecution, around, step)

@@ -8,4 +8,5 @@ message_terms = MessageTerms(
     "pip install 'tensorflow[and-cuda]'",
     plain_model="its step on replicas is a mean of each replica's own mean, and its clipping and loss scale act on "
     "each replica alone",
+    why_compiled="Look for what the step reads from Python: TensorFlow does not log why it traces a function again",
 )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage
+from keras_tpu_ext._runtime.common.compiles import CompileWatch
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage, Step
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.tensorflow import get_model_proto
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers
@@ -25,9 +26,10 @@ class TensorFlowExecution(Execution):
             if isinstance(leaf, tf.Tensor):
                 leaf.numpy()
 
-    def run_and_describe(self) -> tuple[Nest, Nest | None]:
-        """Make the call; return its result and the iterator's element spec."""
-        return self.run(), getattr(self._args[-1], "element_spec", None)
+    def run_and_describe(self, watch: CompileWatch | None = None) -> tuple[Nest, Callable[[], list[Nest]]]:
+        """Make the call; return its result and, as a function, the iterator's element spec."""
+        spec = getattr(self._args[-1], "element_spec", None)
+        return self.run(), lambda: [] if spec is None else [spec]
 
     def stages(self) -> list[Stage]:
         """Return the stages as measured by tf.data's autotuning."""
@@ -93,6 +95,6 @@ def _stages(iterator: Iterator[Nest]) -> list[Stage]:
     return stages
 
 
-def intercept_executions(model: Model, around: Callable[[Execution], Nest]) -> Interception:
-    """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
-    return Interception(model, TensorFlowExecution, around)
+def intercept_executions(model: Model, around: Callable[[Execution], Nest], step: Step = "train") -> Interception:
+    """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
+    return Interception(model, TensorFlowExecution, around, step)

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from keras_tpu_ext._runtime.tensorflow.compiles import watch_compiles as watch_compiles
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.tensorflow.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_step as lower_step
+from keras_tpu_ext._runtime.training.constants import constants_of as constants_of
 from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
 from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow

@@ -1,4 +1,5 @@
 import importlib.util
+import time
 
 import keras
 import numpy as np
@@ -28,7 +29,8 @@ class Around(keras.callbacks.Callback):
 
     def around(self, execution):
         self.steps.append(execution.steps)
-        result, self.batch = execution.run_and_describe()
+        result, describe = execution.run_and_describe()
+        self.batch = describe()[0]
         return result
 
     def on_epoch_end(self, epoch, logs=None):
@@ -110,3 +112,23 @@ def test_the_compiler_at_hand_takes_a_step(make):
 def test_an_abstract_model_has_shapes(make):
     model = probes.call_abstractly(lambda: make(keras.Model))
     assert [tuple(weight.shape) for weight in model.weights] == [(2, 3), (3,), (3, 1), (1,)]
+
+
+def test_a_watch_counts_the_seconds_of_compiling(make, rows):
+    x, y = rows
+    model, watch = make(kte.TPUModel), probes.watch_compiles()
+    assert watch.seconds() == 0.0
+    began = time.perf_counter()
+    model.train_on_batch(x[:4], y[:4])
+    seconds = watch.seconds()
+    assert 0.01 < seconds < time.perf_counter() - began
+    model.train_on_batch(x[:4], y[:4])
+    assert watch.seconds() == seconds
+    assert probes.watch_compiles().seconds() == 0.0
+
+
+def test_constants_are_those_that_layers_have(make):
+    constants = probes.constants_of(make(keras.Model))
+    assert (constants["hidden.units"], constants["out.units"]) == (3, 1)
+    assert constants["out.trainable"] is True
+    assert not any(name.endswith((".built", ".kernel")) for name in constants)

@@ -1,0 +1,300 @@
+"""Recompilations during `model.fit`: how often, how long, and why."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
+from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
+from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
+from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.errors import NothingMeasuredError, RecompilationError
+
+_COUNT, _SECONDS = "recompilations/count", "recompilations/seconds"
+_MOST_WARNINGS = 5  # in a `fit`
+_MOST_TIMES = 1000  # of executions, for their median
+_FIRST = Reason("", "")
+
+
+class Recompilations(_runtime.keras.callbacks.Callback):
+    """Tells when `fit` compiles its train or evaluate step again, how long that took, and why.
+
+    A step is compiled for the shapes and dtypes of a batch, and with the Python values that it reads. The first time
+    is expected. Each further one costs as much, often minutes on a TPU, and most have a cure: a short last batch is
+    padded or dropped, a value that changes becomes a variable. A warning says which argument or constant changed:
+
+        Recompilations: the train step was compiled again in epoch 1 at batch 4, in 0.413 s: x, y: rows 8 to 5. Give
+        every batch 8 rows: kte.data.pad_batches(dataset, 8), or dataset.batch(8, drop_remainder=True)
+
+    The batch is compared with the nearest one seen before, also in earlier calls of `fit` of the same model with this
+    object. If batches are equal, the numbers, strings and tuples are compared that the layers have as attributes. A
+    change anywhere else, in a global variable for instance, cannot be seen, and the warning says so. A step that is
+    compiled anew because `compile` was called before this `fit` is no recompilation.
+
+    Puts `recompilations/count` and `recompilations/seconds`, both since the `fit` began, into `logs` at the end of an
+    epoch. On JAX the seconds are those of tracing, lowering and compiling in the thread of `fit`, as JAX measures
+    them; reading a program from a compilation cache counts, too. On TensorFlow they are the time of the execution
+    that traced beyond the median of the others: TensorFlow measures only tracing, so until there are others, the
+    seconds are those of tracing.
+
+    Some steps are not compiled again when batches change: in a scope on JAX, a short batch is padded; on TensorFlow
+    without XLA, one graph takes any number of rows, unless the dataset fixes them. With `jit_compile=True` XLA
+    compiles such a graph for each shape, and TensorFlow tells nobody. A short last batch is then found by the number
+    of examples in the epoch, which is read at its end, and by the time of its execution; **any other change of shape
+    is not found there**. If several processes train together, all of them need the callback. Unchecked on a TPU.
+
+    Args:
+        on_recompile: `"warn"` (default) gives a warning for each of the first five in a `fit`; `"raise"` ends the
+            `fit` after the execution that was compiled again; `"ignore"` only counts.
+        clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
+
+    Raises:
+        ArgumentError: If `on_recompile` is another word, or `clock` is not callable.
+        RecompilationError: In `fit`, with `on_recompile="raise"`.
+
+    Example:
+        ```python
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        recompilations = kte.callbacks.Recompilations(on_recompile="ignore")
+        x, y = np.zeros((37, 4)), np.zeros((37, 1))
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[recompilations])
+        print(recompilations.report())
+        ```
+    """
+
+    # It hears of batches only before they run, and in Keras's own thread.
+    async_safe = True
+    wants_every_batch = False
+
+    def __init__(
+        self,
+        *,
+        on_recompile: Literal["warn", "raise", "ignore"] = "warn",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__()
+        caller = type(self).__name__
+        self.on_recompile = check.one_of(caller, "on_recompile", on_recompile, ("warn", "raise", "ignore"))
+        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
+        self._is_fitting = False
+        self._found: list[_Found] = []
+        self._untold: list[_Found] = []
+        self._steps: dict[Step, _WatchedStep] = {}
+
+    def __repr__(self) -> str:
+        return f'Recompilations(on_recompile="{self.on_recompile}")'
+
+    def report(self) -> RecompilationsReport:
+        """Return what was compiled in the last `fit`.
+
+        Raises:
+            NothingMeasuredError: If no step has run.
+        """
+        if not any(step.runs for step in self._steps.values()):
+            raise NothingMeasuredError(
+                "There is nothing to report yet: no step has run. Write: model.fit(..., callbacks=[recompilations]), "
+                "then recompilations.report()"
+            )
+        return RecompilationsReport(tuple(self._compilation(found) for found in self._found))
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Reset, but for what the steps of this model were compiled for."""
+        _runtime.progress.show_in_progress_bar({_COUNT: None, _SECONDS: None})
+        self._restore()  # after a fit that was interrupted
+        model = self.model  # on JAX even this is expensive, so it is read once
+        if not self._steps or self._steps["train"].model is not model:
+            self._steps = {"train": _WatchedStep(model), "test": _WatchedStep(model)}
+        for step in self._steps.values():
+            step.runs, step.times = 0, deque(maxlen=_MOST_TIMES)
+        self._watch = _runtime.probes.watch_compiles()
+        self._found, self._untold, self._told = [], [], 0
+        self._epoch, self._is_fitting = 0, True
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Restore the train function."""
+        self._restore()
+        self._is_fitting = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Note the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Intercept the train function, which other callbacks may have replaced."""
+        self._begin("train", batch)
+
+    def on_test_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Intercept the test function, if this is a validation in `fit`."""
+        if self._is_fitting:
+            self._begin("test", batch)
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Tell of the last execution of training."""
+        if self._is_fitting:
+            self._look_for_short_batch("train")
+            self._tell()
+
+    def on_test_end(self, logs: dict[str, float] | None = None) -> None:
+        """Tell of the last execution of a validation."""
+        if self._is_fitting:
+            self._look_for_short_batch("test")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Put the values into `logs`, and tell of the last execution."""
+        self._look_for_short_batch("train")
+        if logs is not None:
+            again = [self._compilation(found).seconds for found in self._found if found.reason.text]
+            logs.update({_COUNT: len(again), _SECONDS: sum(again)})
+        self._tell()
+
+    def _begin(self, name: Step, batch: int) -> None:
+        step = self._steps[name]
+        step.batch, step.is_announced = batch, True
+        if self._untold:
+            self._tell()
+        if step.interception is None or not step.interception.is_in_place():
+            step.restore()
+            around = functools.partial(self._run, name, step)
+            step.interception = _runtime.probes.intercept_executions(step.model, around, name)
+
+    def _run(self, name: Step, step: _WatchedStep, execution: Execution) -> Nest:
+        """Run an execution, and look at it if it compiled."""
+        if not step.is_announced:  # left behind by a fit that was interrupted
+            step.restore()
+            return execution.run()
+        step.is_announced = False
+        before, began = self._watch.seconds(), self.clock()
+        result, describe = execution.run_and_describe(self._watch)
+        compiled, took = self._watch.seconds() - before, self.clock() - began
+        if compiled or not step.runs:
+            constants = _runtime.probes.constants_of(step.model)
+            reason = step.see(execution.function, [types_of(batch) for batch in describe()], constants)
+            if compiled:
+                self._found.append(_Found(name, self._epoch, step.batch, compiled, took, reason))
+                self._untold += self._found[-1:] if reason.text else []
+            if self._compiles_unseen(step):
+                step.count_rows(_runtime.progress.examples_seen(step.model), execution.steps)
+            step.looked_at = step.runs + 1
+        else:
+            step.times.append(took)
+        step.runs += 1
+        return result
+
+    def _compiles_unseen(self, step: _WatchedStep) -> bool:
+        """Return whether XLA may compile a graph again, which no watch sees."""
+        return not self._watch.sees_compiler and bool(getattr(step.model, "jit_compile", False))
+
+    def _look_for_short_batch(self, name: Step) -> None:
+        step = self._steps[name]
+        if step.looked_at == step.runs or not self._compiles_unseen(step):
+            return
+        step.looked_at = step.runs
+        if step.times[-1] > 2 * statistics.median_low(step.times):
+            reason = step.see_short_batch(_runtime.progress.examples_seen(step.model))
+            if reason is not None:
+                self._found.append(_Found(name, self._epoch, step.batch, 0.0, step.times[-1], reason))
+                self._untold.append(self._found[-1])
+
+    def _compilation(self, found: _Found) -> Compilation:
+        """Return what is known by now: on TensorFlow the usual time is known later."""
+        times, seconds = self._steps[found.step].times, found.compiled
+        if times and not self._watch.sees_compiler:
+            seconds = max(seconds, found.took - statistics.median_low(times))
+        return Compilation(found.step, found.epoch, found.batch, seconds, *found.reason)
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        if self.on_recompile == "ignore":
+            return
+        for found in untold:
+            text = f"Recompilations: {self._compilation(found)}"
+            if self.on_recompile == "raise":
+                self._restore()
+                raise RecompilationError(text)
+            self._told += 1
+            if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
+                warnings.warn(text, stacklevel=3)
+
+    def _restore(self) -> None:
+        for step in self._steps.values():
+            step.restore()
+
+
+class _Found(NamedTuple):
+    """An execution that compiled."""
+
+    step: Step
+    epoch: int
+    batch: int
+    compiled: float  # seconds that the framework tells
+    took: float  # seconds of the execution
+    reason: Reason
+
+
+class _WatchedStep:
+    """The train or the test step: what it was compiled for, and the interception of its executions."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.interception: Interception | None = None
+        self.batch = self.runs = self.looked_at = 0
+        self.is_announced = False
+        self.times: deque[float] = deque(maxlen=_MOST_TIMES)  # of executions that did not compile
+        self._function: TrainFunction | None = None
+        self._batches: list[Types] = []
+        self._constants: dict[str, object] = {}
+        self._rows, self._steps = 0.0, 1  # of a full batch, if they are counted, and of an execution
+
+    def see(self, function: TrainFunction, batches: list[Types], constants: dict[str, object]) -> Reason:
+        """Remember an execution; return why it compiled if it did, and `_FIRST` if that was to be expected."""
+        made_again = self._function is not function
+        if made_again and not self.runs:  # nothing ran before, or `compile` was called between two calls of `fit`
+            self._batches, reason = [], _FIRST
+        else:
+            reason = reason_in_batches(batches, self._batches) or reason_in_constants(
+                self._constants, constants, made_again=made_again
+            )
+        self._function, self._constants = function, constants
+        self._batches += [batch for batch in batches if batch not in self._batches]
+        return reason
+
+    def count_rows(self, examples: float | None, steps: int) -> None:
+        """Note the number of examples in the first execution, of full batches."""
+        if not self.runs:
+            self._rows, self._steps = (examples or 0.0) / steps, steps
+            self._batches += [_with_rows(batch, int(self._rows)) for batch in self._batches[-1:] if self._rows]
+
+    def see_short_batch(self, examples: float | None) -> Reason | None:
+        """Return why the last execution of an epoch compiled, if its last batch was the only one with fewer rows."""
+        full, rows = divmod(examples or 0.0, self._rows or 1.0)
+        if not rows or not self.batch <= full < self.batch + self._steps:
+            return None
+        short = [_with_rows(batch, int(rows)) for batch in self._batches if None in next(iter(batch.values())).shape]
+        reason = reason_in_batches(short, self._batches)
+        self._batches += [batch for batch in short if batch not in self._batches]
+        return reason
+
+    def restore(self) -> None:
+        """Stop intercepting."""
+        if self.interception is not None:
+            self.interception.undo()
+            self.interception = None
+
+
+def _with_rows(batch: Types, rows: int) -> Types:
+    """Return a batch with a number of rows where it had any."""
+    return {name: ArrayType((rows, *one.shape[1:]), one.dtype) for name, one in batch.items() if one.shape}
