@@ -29,7 +29,7 @@ class Buckets:
     def open(self, bucket: str) -> None:
         """Open a bucket in place of another one."""
         self.charge(self.bucket, self.clock() - self._since)
-        self.bucket = bucket
+        self.bucket, self._compiled_before = bucket, self.compiled()
 
     def charge(self, bucket: str, seconds: float) -> None:
         """Charge to a bucket what would else be charged to the open one."""
@@ -38,7 +38,8 @@ class Buckets:
         if compiled != self._compiled_before:
             compiling = min(compiled - self._compiled_before, seconds)
             self._seconds[COMPILE] += compiling
-            self._compiled_before, seconds = compiled, seconds - compiling
+            self._compiled_before += compiling
+            seconds -= compiling
         self._seconds[bucket] += seconds
 
     def skip(self, until: float) -> None:

@@ -13,9 +13,8 @@ import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext._runtime.common.executions import Stage
 from keras_tpu_ext.callbacks import HostBottleneck, LossScaleMonitor
-from keras_tpu_ext.callbacks._buckets import Cycle
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
-from keras_tpu_ext.callbacks._ledger import StepCosts
+from keras_tpu_ext.callbacks._step_costs import Cycle, StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import ArgumentError
 
@@ -279,13 +278,17 @@ def test_a_verdict_says_what_its_numbers_leave_out():
 
 def ledger(seconds, *, left_out=0.0, probes=(), knows_input=True):
     """Return a ledger of an epoch of 100 steps that take these seconds by bucket."""
-    costs = StepCosts([Cycle(1, tuple(seconds.items()))] * 100)
+    hooks = {name: one for name, one in seconds.items() if name.startswith("callbacks/")}
+    parts = (seconds.get(name, 0.0) for name in ("training", "input", "callbacks", "idle", "compile"))
+    cycle = Cycle(1, *parts)._replace(callbacks=sum(hooks.values()))
+    costs = StepCosts([cycle] * 100)
     schedule = types.SimpleNamespace(found=list(probes), refused=False, was_growing=False, needed=6)
     return types.SimpleNamespace(
         compute_seconds=None,
         knows_input=knows_input,
         costs=costs,
-        recent=[Cycle(1, tuple(seconds.items()))],
+        recent=[cycle],
+        costliest_callback=max(hooks, key=hooks.get, default=""),
         executions=100,
         steps_of_epoch=100,
         probes=schedule,

@@ -3,7 +3,6 @@
 import pytest
 
 from keras_tpu_ext._runtime.common.executions import Stage
-from keras_tpu_ext.callbacks._buckets import Buckets
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
 from probed_loop import Fit
 
@@ -11,7 +10,7 @@ pytestmark = pytest.mark.gate_on("keras3_jax")
 
 
 def begun(fit, count=4, waited=0.0):
-    return InputProbe(count, Buckets(fit.clock, lambda: 0.0, 0.0, "idle"), waited)
+    return InputProbe(count, fit.clock, waited)
 
 
 def probed(fit, count=4, waited=0.0):
@@ -81,14 +80,14 @@ def test_data_that_end_while_batches_are_taken_are_trained_on_all():
     assert probe.result.compute_seconds == pytest.approx(1.0)  # the last execution has one step
 
 
-def test_taking_batches_is_charged_to_input():
+def test_what_taking_batches_takes_is_noted():
     fit = Fit(2.0, 1.0)
-    buckets = Buckets(fit.clock, lambda: 0.0, 0.0, "idle")
-    probe = InputProbe(4, buckets, 0.0)
+    noted = []
+    probe = InputProbe(4, fit.clock, 0.0, noted.append)
     while not probe.done:
         probe.run(fit.execution())
         fit.now += 0.5  # the hooks of callbacks, which do not count for a step
-    assert buckets.until(fit.now) == {"input": 10.0, "training": 5.0 + 5 * 0.5}
+    assert noted == [pytest.approx(10.0)]
     assert probe.result.compute_seconds == pytest.approx(1.0)
 
 
@@ -99,15 +98,17 @@ def test_the_devices_are_waited_for_at_both_ends_of_what_is_timed_and_nowhere_el
 
 
 def schedule(steps, fit):
-    return ProbeSchedule(Buckets(fit.clock, lambda: 0.0, 0.0, "idle"), steps)
+    return ProbeSchedule(fit.clock, steps)
 
 
 def begins(schedule, fit, executions, step_seconds=1.0):
     """Return at which executions of an epoch a probe begins."""
-    schedule.begin_epoch()
+    schedule.begin_epoch(executions if schedule.found else 0)
     found = []
     for i in range(executions):
-        probe = schedule.next(fit.execution(), step_seconds, 0.0)
+        if not schedule.may_begin:
+            break
+        probe = schedule.next(fit.execution(), step_seconds, 0.0, note=lambda _: None)
         fit.now += step_seconds
         if probe is not None:
             found.append(i)

@@ -79,15 +79,16 @@ class FakeExecution:
     def is_settled(self):
         return True
 
-    def run_reading(self, begin, end):
+    def run_reading(self, clock, note):
         if self.reads_in_graph:
             return self.run()
 
         def take():
-            begin()
-            batch = self.fit.next()
-            end()
-            return batch
+            begun = clock()
+            try:
+                return self.fit.next()
+            finally:
+                note(clock() - begun)
 
         return self.fit.run(take)
 
@@ -103,8 +104,8 @@ class HostReads(FakeExecution):
 
     reads_in_graph = False
 
-    def run_reading(self, begin, end):
-        result = super().run_reading(begin, end)
+    def run_reading(self, clock, note):
+        result = super().run_reading(clock, note)
         self.fit.ready_at = max(getattr(self.fit, "ready_at", 0.0), self.fit.now) + self.fit.device
         return result, self.fit.ready_at
 
