@@ -99,6 +99,7 @@ def variants(folder: str = "") -> dict[str, Callable[[], list[Any]]]:
         "nothing": list,
         "Throughput": lambda: [kte.callbacks.Throughput()],
         "HostBottleneck": lambda: [kte.callbacks.HostBottleneck(verbose=False)],
+        "Recompilations": lambda: [kte.callbacks.Recompilations()],
         "Throughput and HostBottleneck": lambda: [*found["Throughput"](), *found["HostBottleneck"]()],
     }
     if importlib.util.find_spec("tensorboard"):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime, hardware
+from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
 from keras_tpu_ext._runtime.common.types import Nest
@@ -218,7 +219,7 @@ class FlopsCounter:
 
     def _intercept(self, execution: Execution) -> Nest:
         self.stop()
-        result, describe = execution.run_and_describe()
-        self._batch = next(iter(describe()), None)
+        result, _ = execution.run_watched(CompileWatch())
+        self._batch = next(iter(execution.batches()), None)
         self._has_run = True
         return result

@@ -177,12 +177,12 @@ class Recompilations(_runtime.keras.callbacks.Callback):
             step.restore()
             return execution.run()
         step.is_announced = False
-        before, began = self._watch.seconds(), self.clock()
-        result, describe = execution.run_and_describe(self._watch)
-        compiled, took = self._watch.seconds() - before, self.clock() - began
+        began = self.clock()
+        result, compiled = execution.run_watched(self._watch)
+        took = self.clock() - began
         if compiled or not step.runs:
             constants = _runtime.probes.constants_of(step.model)
-            reason = step.see(execution.function, [types_of(batch) for batch in describe()], constants)
+            reason = step.see(execution.function, [types_of(batch) for batch in execution.batches()], constants)
             if compiled:
                 self._found.append(_Found(name, self._epoch, step.batch, compiled, took, reason))
                 self._untold += self._found[-1:] if reason.text else []

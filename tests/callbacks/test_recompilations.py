@@ -1,4 +1,5 @@
 import json
+import sys
 
 import keras
 import numpy as np
@@ -104,9 +105,9 @@ def test_another_dtype_is_named(model):
 class Changes(keras.callbacks.Callback):
     """Has the step traced again before the second epoch, perhaps with another constant."""
 
-    def __init__(self, strength):
+    def __init__(self, strength, *, clears=True):
         super().__init__()
-        self.strength = strength
+        self.strength, self.clears = strength, clears
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 1:
@@ -114,14 +115,25 @@ class Changes(keras.callbacks.Callback):
             function = self.model.make_train_function(force=True)
             if function is not None:  # Keras 2
                 self.model.train_function = function
+            if "jax" in sys.modules and self.clears:
+                sys.modules["jax"].clear_caches()  # else it finds the program of the same method of a plain model
 
 
 def test_another_python_constant_is_named(model):
     callback = ignoring()
     history = fit(model, callback, Changes(0.2), epochs=2)
     assert again(callback) == [("train", 1, 0, "a Python constant changed: augment.strength 0.1 to 0.2")]
-    assert "Make it a variable" in callback.report().recompilations[0].cure
+    (found,) = callback.report().recompilations
+    assert "Make it a variable" in found.cure
+    assert found.seconds > 0.01
     assert history["recompilations/count"] == [0, 1]
+
+
+@pytest.mark.runtimes("keras3_jax")
+def test_a_function_that_is_made_again_but_finds_its_program_does_not_count(model):
+    callback = ignoring()
+    fit(model, callback, Changes(0.2, clears=False), epochs=2)
+    assert callback.report().count == int(hasattr(model, "_kte"))  # the exact step is a new function each time
 
 
 def test_a_step_that_is_made_again_for_nothing_is_told(model):
@@ -171,6 +183,21 @@ def test_a_short_last_batch_is_told_once(model):
     expected = [("train", 0, 2, "x, y: rows 8 to 5"), ("test", 0, 2, "x, y: rows 8 to 3")]
     assert again(callback) == ([] if in_scope else expected)  # the exact step pads
     assert history["recompilations/count"] == [0 if in_scope else 2] * 2
+
+
+@pytest.mark.runtimes("keras3_jax")
+def test_what_the_data_compile_does_not_count(model):
+    import jax
+
+    class Sorted(sources.Batches):
+        def __getitem__(self, index):
+            jax.numpy.sort(jax.numpy.arange(1000.0 + index))  # a program for each batch, in the thread of fit
+            return super().__getitem__(index)
+
+    x = np.ones((8, 4, 2), "float32")
+    callback = kte.callbacks.Recompilations(on_recompile="raise")
+    model.fit(Sorted([(x, x[:, 0, :1])] * 4), verbose=0, callbacks=[callback])
+    assert callback.report().ok
 
 
 @pytest.mark.runtimes("keras3_tf")

@@ -16,16 +16,17 @@ class CompileWatch:
         self._thread = threading.get_ident()
         self._spans: list[tuple[float, float]] = []
         self._seconds = 0.0
-        self.is_paused = False  # whether nothing counts for now, such as what a data pipeline compiles
+        self.programs = 0  # number of programs that were lowered; counted on JAX only
 
     def seconds(self) -> float:
-        """Return the seconds since the watch was opened; the number changes with each compilation."""
+        """Return the seconds since the watch was opened."""
         return self._seconds
 
-    def add(self, began: float, ended: float) -> None:
+    def add(self, began: float, ended: float, programs: int = 0) -> None:
         """Add the time of an event that has just ended; events nest, and no second counts twice."""
-        if self.is_paused or threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
             return
+        self.programs += programs
         while self._spans and self._spans[-1][1] > began:
             inner = self._spans.pop()
             self._seconds -= inner[1] - inner[0]

@@ -88,11 +88,13 @@ class Execution:
                 raise
             raise ahead.error from ended
 
-    def run_and_describe(self, watch: CompileWatch | None = None) -> tuple[Nest, Callable[[], list[Nest]]]:
-        """Make the call; return its result, and a function that returns the specs of its batches, as far as known.
+    def run_watched(self, watch: CompileWatch) -> tuple[Nest, float]:
+        """Make the call; return its result, and the seconds it compiled, without what the data compile."""
+        before = watch.seconds()
+        return self.run(), watch.seconds() - before
 
-        A `watch` does not count what is compiled to make the batches.
-        """
+    def batches(self) -> list[Nest]:
+        """Return the specs of the batches of a call that `run_watched` made, as far as known."""
         raise NotImplementedError
 
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
@@ -203,6 +205,8 @@ class Interception:
     def is_in_place(self) -> bool:
         """Return True if the model's function still is this one, or calls it."""
         function = getattr(self._model, self._name)
+        if function is self._intercepted:
+            return True
         while function is not self._intercepted and hasattr(function, "by"):
             function = function.by._inner
         return function is self._intercepted

@@ -522,7 +522,7 @@ class Probes(Protocol):
 
         Args:
             model: The model.
-            batch: The specs of a batch that `Execution.run_and_describe` returned.
+            batch: The specs of a batch, of `Execution.batches`.
             batch_size: Number of examples in a batch over all replicas.
 
         Raises:

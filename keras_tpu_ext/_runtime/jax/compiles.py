@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.common.compiles import CompileWatch
 
 # Tracing to a jaxpr, lowering to StableHLO, and the compiler or, instead, reading its result from the cache.
 _EVENTS = "/jax/core/compile/"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _open: weakref.WeakSet[CompileWatch] = weakref.WeakSet()
 _lock = threading.Lock()
 
@@ -38,4 +39,4 @@ def _note(event: str, seconds: float, **_: str | int) -> None:
         with _lock:
             watches = list(_open)
         for watch in watches:
-            watch.add(ended - seconds, ended)
+            watch.add(ended - seconds, ended, programs=event == _LOWERED)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage, Step
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.tensorflow import get_model_proto
@@ -26,10 +25,10 @@ class TensorFlowExecution(Execution):
             if isinstance(leaf, tf.Tensor):
                 leaf.numpy()
 
-    def run_and_describe(self, watch: CompileWatch | None = None) -> tuple[Nest, Callable[[], list[Nest]]]:
-        """Make the call; return its result and, as a function, the iterator's element spec."""
+    def batches(self) -> list[Nest]:
+        """Return the iterator's element spec."""
         spec = getattr(self._args[-1], "element_spec", None)
-        return self.run(), lambda: [] if spec is None else [spec]
+        return [] if spec is None else [spec]
 
     def stages(self) -> list[Stage]:
         """Return the stages as measured by tf.data's autotuning."""

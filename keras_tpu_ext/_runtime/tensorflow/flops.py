@@ -20,7 +20,7 @@ from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
 
 
 def count_flops(model: Model, batch: Nest, batch_size: int) -> FlopsCount:
-    """Count the FLOPs of a train step of `model`, given the specs of a batch that `run_and_describe` returns.
+    """Count the FLOPs of a train step of `model`, given the specs of a batch, of `Execution.batches`.
 
     It is traced outside the model's strategy, as the step of one device with the whole batch. For Keras's step and
     ours, the optimizer and the metrics are left out; for a user's own step, everything counts.

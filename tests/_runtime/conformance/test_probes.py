@@ -29,8 +29,8 @@ class Around(keras.callbacks.Callback):
 
     def around(self, execution):
         self.steps.append(execution.steps)
-        result, describe = execution.run_and_describe()
-        self.batch = describe()[0]
+        result, _ = execution.run_watched(probes.watch_compiles())
+        (self.batch,) = execution.batches()
         return result
 
     def on_epoch_end(self, epoch, logs=None):
