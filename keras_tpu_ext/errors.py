@@ -41,6 +41,10 @@ class NothingMeasuredError(KteError, RuntimeError):
     """A result was requested before there was anything to compute it from."""
 
 
+class DeviceMemoryError(KteError, RuntimeError):
+    """The memory of a device is full, or fills up with arrays that something keeps."""
+
+
 class ParityCheckError(KteError, RuntimeError):
     """A parity check could not be carried out: one of its processes failed, or took too long."""
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext._runtime.common.protocols import DeviceUse
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
-from keras_tpu_ext.output.figure import FIRST, NEUTRAL, SECOND, new_figure, set_legend, set_title
+from keras_tpu_ext.output.display import memory_size
+from keras_tpu_ext.output.figure import FIRST, LIMIT, NEUTRAL, SECOND, new_figure, set_legend, set_title
 
 _BETWEEN_EPOCHS = "#eeeeee"
 _MANY_RECORDS = 200  # too many for a dot each
@@ -172,3 +174,25 @@ def _plot_rates(axes: Any, verdict: InputVerdict) -> None:
     axes.invert_yaxis()
     axes.set(xlabel="batches per second")
     axes.set_title(verdict.gain, loc="left", fontsize=10)
+
+
+def plot_memory(records: Sequence[tuple[float, DeviceUse]], epoch_ends: Sequence[float], last: Sequence[DeviceUse]) -> Any:
+    """Return a `matplotlib.figure.Figure` with the memory of the fullest device over time, and its limit."""
+    figure = new_figure("DeviceMemory.plot()")
+    axes = figure.subplots()
+    seconds = [second for second, _ in records]
+    axes.plot(seconds, [use.in_use / 2**30 for _, use in records], color=FIRST, marker=".", label="in use")
+    peaks = [math.nan if use.peak is None else use.peak / 2**30 for _, use in records]
+    axes.plot(seconds, peaks, color=SECOND, linestyle="--", label="peak")
+    limits = [use.limit for use in last if use.limit is not None]
+    if limits:
+        axes.axhline(min(limits) / 2**30, color=LIMIT, label="limit")
+    for number, second in enumerate(epoch_ends):
+        axes.axvline(second, color=NEUTRAL, linewidth=0.5, label=None if number else "end of an epoch")
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="seconds since the start of fit", ylabel="GiB")
+    fullest = records[-1][1]
+    set_title(figure, f"Memory of {fullest.device}: {memory_size(fullest.in_use)} in use at the end")
+    axes.set_title(fullest.counted, loc="left", fontsize=10)
+    set_legend(figure, axes, columns=4)
+    return figure

@@ -14,6 +14,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat import keras, loss_tracker_of, ops
+from keras_tpu_ext.output.display import rounded
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
 _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}
@@ -75,8 +76,17 @@ def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
             if getattr(owner, "stateful_metrics", None) is not None:
                 owner.stateful_metrics = {*owner.stateful_metrics, *shown}
         install([(bar, "a progress bar's update", _renaming)])
+        bar._values = _Rounded(bar._values)
 
     return on_epoch_begin
+
+
+class _Rounded(dict[str, Any]):
+    """What a progress bar shows, with our numbers rounded: Keras prints a list as mean with four decimals."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        is_ours = isinstance(value, list) and name in _names.values()
+        super().__setitem__(name, rounded(float(value[0])) if is_ours else value)
 
 
 def _renaming(update: Callable[..., None]) -> Callable[..., None]:
