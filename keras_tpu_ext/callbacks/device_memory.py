@@ -15,19 +15,17 @@ from keras_tpu_ext.callbacks._plots import plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import DeviceMemoryError, NothingMeasuredError
-from keras_tpu_ext.output.display import memory_size
+from keras_tpu_ext.output.display import memory_size, rounded
 
 _KEYS = {"in_use": "device_memory/in_use_gib", "peak": "device_memory/peak_gib", "limit": "device_memory/limit_gib"}
 _EVERY_SECONDS = 0.5
 _COST = 0.01  # at most this part of the time goes to looking through the arrays
 _MOST_RECORDS = 4096
-_NOTHING = (
-    "DeviceMemory has nothing to show: the framework does not tell the memory of these devices. Leave the callback out"
-)
+_NOTHING = "DeviceMemory has nothing to show: nothing tells the memory of these devices. Leave the callback out"
 _LEAK = (
     "DeviceMemory: device memory grows without end. In two epochs of {executions} executions there came {grown} more "
-    "{role} arrays of shape {shape} and dtype {dtype}: now {count}, {size}. Something keeps them, such as a list in a "
-    "callback or in train_step. Write float(value) or np.asarray(value) for what you keep, or keep it no longer"
+    "arrays of shape {shape} and dtype {dtype}{whose}: now {number}, {size}. Something keeps them, such as a list "
+    "in a callback or in train_step. Write float(value) or np.asarray(value) for what you keep, or keep it no longer"
 )
 
 
@@ -90,10 +88,11 @@ class DeviceMemory(_runtime.keras.callbacks.Callback):
         self.on_leak = check.one_of(caller, "on_leak", on_leak, ("warn", "raise", "ignore"))
         self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._report: DeviceMemoryReport | None = None
+        self._logs: dict[str, float] = {}
 
     def __repr__(self) -> str:
-        found = "nothing measured yet" if self._report is None else str(self._report).partition("\n")[0]
-        return f"<DeviceMemory: {found}>"
+        shown = ", ".join(f"{key.partition('/')[2]} {rounded(size)}" for key, size in self._logs.items())
+        return f"<DeviceMemory: {shown or 'nothing measured yet'}>"
 
     def report(self) -> DeviceMemoryReport:
         """Return the memory at the last epoch's end of the last `fit`, the largest arrays, and what grew.
@@ -130,7 +129,7 @@ class DeviceMemory(_runtime.keras.callbacks.Callback):
         """Start reading."""
         self._read = _runtime.devices.memory_reader(self.model)
         self._began = self._next = self.clock()
-        self._report, self._logs, self._growth = None, dict[str, float](), Growth()
+        self._report, self._logs, self._growth = None, {}, Growth()
         self._peaks: dict[str, int] = {}
         self._records: list[tuple[float, DeviceUse]] = []
         self._epoch_ends: list[float] = []
@@ -138,7 +137,9 @@ class DeviceMemory(_runtime.keras.callbacks.Callback):
         self._leaks: list[str] = []
         if not self._readings() and _runtime.devices.is_chief():
             warnings.warn(_NOTHING, stacklevel=2)
-        _runtime.progress.show_in_progress_bar({key: None for key in _KEYS.values()} | {_KEYS["in_use"]: "memory_gib"})
+        _runtime.progress.show_in_progress_bar(
+            {key: None for key in _KEYS.values()} | {_KEYS["in_use"]: "memory_gib"}
+        )
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Read the memory, at most twice a second; `self.model` would copy the state back on JAX."""
@@ -196,8 +197,16 @@ class DeviceMemory(_runtime.keras.callbacks.Callback):
         return tuple(sorted(groups, key=lambda one: -one.bytes))
 
     def _tell(self, leaks: list[tuple[ArrayGroup, int, int]]) -> None:
-        told = [_LEAK.format(grown=grown, executions=number, size=memory_size(group.bytes), **group._asdict())
-                for group, grown, number in leaks]
+        told = [
+            _LEAK.format(
+                grown=grown,
+                executions=executions,
+                size=memory_size(group.bytes),
+                whose="" if group.role == "other" else f" in this model's variables ({group.role})",
+                **group._asdict(),
+            )
+            for group, grown, executions in leaks
+        ]
         if told and self.on_leak == "raise":
             raise DeviceMemoryError(told[0])
         if told and not self._leaks and _runtime.devices.is_chief():

@@ -18,7 +18,7 @@ class DeviceMemoryReport(HtmlText):
 
     Args:
         devices: The memory of each device of this process, in bytes: `device`, `in_use`, `peak`, `limit`, `counted`.
-        arrays: The live arrays by `role`, `shape` and `dtype`, largest first: `count` and `bytes`.
+        arrays: The live arrays by `role`, `shape` and `dtype`, largest first: `number` and `bytes`.
         leaks: A sentence for each group of arrays that grew without end.
 
     Example:
@@ -62,7 +62,7 @@ class DeviceMemoryReport(HtmlText):
 
 def group_text(group: ArrayGroup) -> str:
     """Return the arrays of a group in words, such as `"2 of optimizer, float32 (64, 10)"`."""
-    return f"{group.count} of {group.role}, {group.dtype} {group.shape}"
+    return f"{group.number} of {group.role}, {group.dtype} {group.shape}"
 
 
 def _of_device(use: DeviceUse) -> str:
@@ -97,10 +97,10 @@ class Growth:
         (first, before), (_, between), (last, now) = self._seen
         found = []
         for key, group in now.items():
-            counts = [one[key].count if key in one else 0 for one in (before, between)]
-            grown = group.count - counts[0]
-            is_growing = counts[0] < counts[1] < group.count
-            is_large = grown * group.bytes / group.count >= 2 * _LARGE
+            counts = [one[key].number if key in one else 0 for one in (before, between)]
+            grown = group.number - counts[0]
+            is_growing = counts[0] < counts[1] < group.number
+            is_large = grown * group.bytes / group.number >= 2 * _LARGE
             if is_growing and (is_large or grown >= max(_FEW, (last - first) / 2)):
                 found.append((group, grown, last - first))
         return sorted(found, key=lambda one: -one[0].bytes)

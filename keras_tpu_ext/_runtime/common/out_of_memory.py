@@ -21,7 +21,9 @@ _ASKED = tuple(
     )
 )
 _RESERVED = re.compile(rf"Attempting to (?:allocate|reserve) {_SIZE}.*?There are {_SIZE} free", re.DOTALL)
-_BYTES = re.compile(r"(?:Out of memory (?:while )?(?:trying to )?allocat\w+|trying to allocate) ([\d.]+) ?([KMGT]?)i?B?\b")
+_BYTES = re.compile(
+    r"(?:Out of memory (?:while )?(?:trying to )?allocat\w+|trying to allocate) ([\d.]+) ?([KMGT]?)i?B?\b"
+)
 _TENSOR = re.compile(r"OOM when allocating tensor with shape\s?\[([\d,]*)\] and type (\w+)")
 _SPACE = re.compile(r"memory space (\w+)|space=(\w+)")
 _PART = re.compile(rf"^\s+(reserved|program|arguments)\s+{_SIZE}\s*$", re.MULTILINE)

@@ -92,7 +92,7 @@ class ArrayGroup(NamedTuple):
     role: str  # that of `SavedVariable` for the model's own, else `"other"`
     shape: tuple[int, ...]
     dtype: str
-    count: int
+    number: int
     bytes: int  # of all of them
 
 

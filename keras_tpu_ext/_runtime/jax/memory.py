@@ -21,12 +21,10 @@ def memory_reader(model: keras.Model) -> Callable[[], list[DeviceUse]]:
     devices = jax.devices()[:1] if distribution is None else list(jax_mesh(distribution).local_devices)
 
     def read() -> list[DeviceUse]:
-        arrays: Counter[jax.Device] | None = None
+        told_of = [(device, device.memory_stats()) for device in devices]
+        arrays = _bytes_by_device() if any(told is None for _, told in told_of) else Counter()  # a CPU
         found = []
-        for device in devices:
-            told = device.memory_stats()
-            if told is None and arrays is None:  # a CPU
-                arrays = _bytes_by_device()
+        for device, told in told_of:
             if told is None:
                 found.append(DeviceUse(str(device), arrays[device], None, None, "the live arrays of JAX"))
             else:

@@ -27,8 +27,8 @@ from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
 from keras_tpu_ext._runtime.jax.layouts import (
     choose_layout,
-    layout,
     lay_out_variables,
+    layout,
     move_to,
     variables_of,
     warn_of_layouts,

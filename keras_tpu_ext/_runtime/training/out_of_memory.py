@@ -13,7 +13,7 @@ from keras_tpu_ext._runtime.common.protocols import DeviceUse
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext.errors import DeviceMemoryError
-from keras_tpu_ext.output.display import counted, memory_size
+from keras_tpu_ext.output.display import memory_size
 
 _LARGEST = 3
 _PLURAL = {"weight": "weights", "optimizer": "optimizer state", "accumulator": "accumulated gradients"}
