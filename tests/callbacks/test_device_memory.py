@@ -47,8 +47,8 @@ def still():
 
 
 def test_an_array_of_each_step_is_told_after_three_epochs_by_shape_and_number():
+    memory = DeviceMemory(clock=still)
     with pytest.warns(UserWarning, match=r"20 more\s+arrays of shape \(7, 2\) and dtype float32: now 30") as told:
-        memory = DeviceMemory(clock=still)
         fit(memory, Keeps(), epochs=3)
     assert len([one for one in told if "DeviceMemory" in str(one.message)]) == 1
     report = memory.report()

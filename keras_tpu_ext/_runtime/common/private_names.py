@@ -50,7 +50,6 @@ MeanMetricWrapper. _fn _fn_kwargs
 MultiHeadAttention. _softmax
 Operation. _inbound_nodes
 Optimizer. _iterations
-Progbar. _values
 PyDatasetAdapter. enqueuer
 PyDatasetEnqueuer. ready_queue
 Sequential. _functional
@@ -149,7 +148,6 @@ Model. _compile_config _distribution_strategy _keras_api_names _steps_per_execut
 Model. _train_counter compiled_loss compiled_metrics
 MultiHeadAttention. _softmax
 Optimizer. _create_all_weights _distribution_strategy _hyper _index_dict _iterations
-Progbar. _values
 RandomGenerator. _generator
 Tensor. _keras_mask
 TensorLikeDataAdapter. _shuffle

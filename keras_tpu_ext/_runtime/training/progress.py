@@ -76,17 +76,22 @@ def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
             if getattr(owner, "stateful_metrics", None) is not None:
                 owner.stateful_metrics = {*owner.stateful_metrics, *shown}
         install([(bar, "a progress bar's update", _renaming)])
-        bar._values = _Rounded(bar._values)
 
     return on_epoch_begin
 
 
-class _Rounded(dict[str, Any]):
-    """What a progress bar shows, with our numbers rounded: Keras prints a list as mean with four decimals."""
+class _Rounded(float):
+    """A number that a progress bar shows rounded: it takes the mean of what it has, and four decimals."""
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        is_ours = isinstance(value, list) and name in _names.values()
-        super().__setitem__(name, rounded(float(value[0])) if is_ours else value)
+    def __truediv__(self, count: float) -> _Rounded:
+        return self
+
+    def mean(self, **options: object) -> _Rounded:
+        """Return itself, to `numpy.mean`, which Keras 2 calls."""
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return rounded(float(self))
 
 
 def _renaming(update: Callable[..., None]) -> Callable[..., None]:
@@ -107,5 +112,5 @@ def _renamed(values: Any) -> Any:
         if key in _names and math.isnan(value):  # not known yet
             continue
         if name == key or (name is not None and short <= _MOST_SHORT):
-            renamed.append((name, value))
+            renamed.append((name, _Rounded(value) if key in _names else value))
     return renamed
