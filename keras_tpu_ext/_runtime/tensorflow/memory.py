@@ -36,7 +36,12 @@ def read_process() -> list[DeviceUse]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     status = Path("/proc/self/statm")
     in_use = int(status.read_text(encoding="ascii").split()[1]) * page if status.exists() else peak
-    return [DeviceUse("CPU", in_use, peak, None, "the resident memory of this process, Python and data included")]
+    # The system counts the peak now and then only.
+    return [
+        DeviceUse(
+            "CPU", in_use, max(in_use, peak), None, "the resident memory of this process, Python and data included"
+        )
+    ]
 
 
 def tensors(own: Counter[tuple[str, tuple[int, ...], str]]) -> list[ArrayGroup]:
