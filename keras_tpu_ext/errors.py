@@ -45,6 +45,10 @@ class RecompilationError(KteError, RuntimeError):
     """A step was compiled again in a `fit` in which it must not be; the message says why."""
 
 
+class DeviceMemoryError(KteError, RuntimeError):
+    """The memory of a device is full, or fills up with arrays that something keeps."""
+
+
 class ParityCheckError(KteError, RuntimeError):
     """A parity check could not be carried out: one of its processes failed, or took too long."""
 

@@ -232,8 +232,9 @@ class FitMeter:
         return self._close_epoch(total)
 
     def rates(self) -> tuple[float | None, float | None]:
-        """Return the rolling batches and samples per second, each `None` while it is not known."""
-        batches, per_step = self.step_times.rate(-self._window), self.examples.per_step
+        """Return the rolling batches and samples per second of the epoch, each `None` while it is not known."""
+        first = max(len(self.step_times) - self._window, self._first_of_epoch)
+        batches, per_step = self.step_times.rate(first), self.examples.per_step
         return batches, None if batches is None or per_step is None else batches * per_step
 
     def _accept_reading(self) -> None:

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.callbacks._rates import BATCHES_PER_SEC, SAMPLES_PER_SEC
+from keras_tpu_ext.machine.gpu_table import gpu_peak
 
 # More names in `logs`.
 DEVICE_SAMPLES_PER_SEC = "throughput/device/samples_per_sec"
@@ -43,7 +44,7 @@ _SUSPECTS = {
     "on TPU v2, v3 and 7x a core. Write: Throughput() to take it from the table",
 }
 _NONE_GIVEN = (
-    "this TPU is faster than the table says, or the steps were not over in the time that was measured. Write: "
+    "this device is faster than the table says, or the steps were not over in the time that was measured. Write: "
     "Throughput(peak_flops=<FLOP/s of one device>), and give an epoch more steps"
 )
 
@@ -56,7 +57,13 @@ class Peak(NamedTuple):
 
 
 def device_peak(device_name: str) -> Peak:
-    """Return the peak of a device, found by the framework's name for it, else that of this machine's TPU."""
+    """Return the peak of a device, found by the framework's name for it, else that of this machine's TPU.
+
+    The divisor for a GPU is its peak in bfloat16, or in float16 where it has no bfloat16 units, without sparsity.
+    """
+    gpu = gpu_peak(device_name)
+    if gpu is not None:
+        return Peak(gpu.flops, f"{gpu.dtype} peak of {device_name}")
     is_tpu = "tpu" in device_name.lower()
     generation = hardware.generation_of_device(device_name) if is_tpu else None
     if generation is None and device_name == "TPU":

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext._runtime.common.protocols import DeviceUse
 from keras_tpu_ext.callbacks._buckets import TRAINING
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
-from keras_tpu_ext.output.display import duration
-from keras_tpu_ext.output.figure import FIRST, NEUTRAL, SECOND, new_figure, set_legend, set_title
+from keras_tpu_ext.output.display import duration, memory_size, rounded
+from keras_tpu_ext.output.figure import FIRST, LIMIT, NEUTRAL, SECOND, new_figure, set_legend, set_title
 
 _BETWEEN_EPOCHS = "#eeeeee"
 # Of buckets other than training; told apart by most people.
@@ -55,14 +56,17 @@ def plot_throughput(
     unit = "batches" if records[-1].samples_per_sec is None else "samples"
     _plot_epochs(axes, epochs, unit)
     rates = _plot_rolling(axes, records, unit)
-    median = statistics.median(rates)
-    axes.axhline(median, color=NEUTRAL, linestyle="--", linewidth=1.2, label=f"median {median:,.4g} {unit}/s")
+    # The first epoch is slower, and its readings are closer.
+    later = [rate for rate in (_rate(epoch, unit) for epoch in epochs[1:]) if not math.isnan(rate)]
+    median = statistics.median(later or rates)
+    axes.axhline(median, color=NEUTRAL, linestyle="--", linewidth=1.2, label=f"median {rounded(median)} {unit}/s")
     # From zero, so that a dip looks as deep as it is; with room at the top for the names of the epochs.
     axes.set_ylim(bottom=0, top=1.15 * axes.dataLim.y1)
     axes.set_xlim(left=0)
     axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")
     axes.yaxis.set_major_formatter("{x:,.6g}")
-    set_title(figure, f"Training throughput: {median:,.4g} {unit}/s")
+    of = " (median of epochs after the first)" if later else ""
+    set_title(figure, f"Training throughput: {rounded(median)} {unit}/s{of}")
     axes.set_title(_subtitle(window, step_times), loc="left", fontsize=10)
     if second_axis is not None and unit == "samples":
         label, factor = second_axis
@@ -84,8 +88,8 @@ def _subtitle(window: int, step_times: StepTimePercentiles | None) -> str:
 def _plot_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> None:
     label: str | None = "whole epoch"
     for epoch in epochs:
-        rate = epoch.samples_per_sec if unit == "samples" else epoch.batches_per_sec
-        if rate is not None and not math.isnan(rate):
+        rate = _rate(epoch, unit)
+        if not math.isnan(rate):
             axes.plot([epoch.began, epoch.ended], [rate, rate], color=SECOND, linewidth=2.5, alpha=0.9, label=label)
             label = None
     for epoch in _labelled(epochs):
@@ -102,6 +106,11 @@ def _plot_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> Non
     for before, after in itertools.pairwise(epochs):
         axes.axvspan(before.ended, after.began, color=_BETWEEN_EPOCHS, label=label, linewidth=0.5)
         label = None
+
+
+def _rate(epoch: EpochThroughput, unit: str) -> float:
+    rate = epoch.samples_per_sec if unit == "samples" else epoch.batches_per_sec
+    return math.nan if rate is None else rate
 
 
 def _labelled(epochs: Sequence[EpochThroughput]) -> list[EpochThroughput]:
@@ -201,5 +210,29 @@ def plot_goodput(report: GoodputReport) -> Any:
     axes.set(xlabel="seconds of fit")
     axes.set_xlim(0, left or 1)
     set_title(figure, f"Goodput {report.fraction:.0%} of {duration(report.wall_seconds)}")
+    set_legend(figure, axes, columns=4)
+    return figure
+
+
+def plot_memory(
+    records: Sequence[tuple[float, DeviceUse]], epoch_ends: Sequence[float], last: Sequence[DeviceUse]
+) -> Any:
+    """Return a `matplotlib.figure.Figure` with the memory of the fullest device over time, and its limit."""
+    figure = new_figure("DeviceMemory.plot()")
+    seconds = [second for second, _ in records]
+    axes.plot(seconds, [use.in_use for _, use in records], color=FIRST, marker=".", label="in use")
+    peaks = [math.nan if use.peak is None else use.peak for _, use in records]
+    axes.plot(seconds, peaks, color=SECOND, linestyle="--", label="peak")
+    limits = [use.limit for use in last if use.limit is not None]
+    if limits:
+        axes.axhline(min(limits), color=LIMIT, label="limit")
+    for number, second in enumerate(epoch_ends):
+        axes.axvline(second, color=NEUTRAL, linewidth=0.5, label=None if number else "end of an epoch")
+    axes.set_ylim(0, 1.15 * axes.dataLim.y1)
+    axes.yaxis.set_major_formatter(lambda size, _: memory_size(size))
+    axes.set(xlabel="seconds since the start of fit")
+    fullest = records[-1][1]
+    set_title(figure, f"Memory of {fullest.device}: {memory_size(fullest.in_use)} in use at the end")
+    axes.set_title(fullest.counted, loc="left", fontsize=10)
     set_legend(figure, axes, columns=4)
     return figure

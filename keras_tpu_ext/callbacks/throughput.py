@@ -25,6 +25,7 @@ from keras_tpu_ext.callbacks._rates import (
 )
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
+from keras_tpu_ext.output.display import rounded
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
 _SHORT = {SAMPLES_PER_SEC: "samples/s", MFU: "mfu"}
@@ -49,7 +50,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
     """Shows the batches and samples per second of a `fit`, and how much of its devices' peak they use.
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate over the
-    last `window` executions, at the end of an epoch the rate of the whole epoch. An execution is one call of the
+    last `window` executions of the epoch, at its end the rate of the whole epoch. An execution is one call of the
     train function, which runs `steps_per_execution` batches. Executions that begin within 0.2 s of each other show
     one rate. `throughput/device/samples_per_sec` is the rate of one device: a chip, and on TPU v2, v3 and 7x a core.
     `throughput/tokens_per_sec` is there only with `tokens_per_sample`.
@@ -58,7 +59,9 @@ class Throughput(_runtime.keras.callbacks.Callback):
     the peak of the device. FLOPs are those of matrix products and convolutions, forward and backward, two for each
     multiply-add; recomputation to save memory does not count. Source: Chowdhery et al., PaLM, 2022, appendix B,
     https://arxiv.org/abs/2204.02311. The divisor is the bfloat16 peak, by convention also for a model that computes
-    in float32. The MFU is shown if the peak is known: on a TPU, or from `peak_flops`. An MFU above 1 means that one
+    in float32; on a GPU without bfloat16 units (P100, V100, T4) the float16 peak. The MFU is shown if the peak is
+    known: on a TPU, on common NVIDIA GPUs (their data sheets' rates without sparsity; this has not run on a GPU), or
+    from `peak_flops`. An MFU above 1 means that one
     of the numbers is wrong: it is not shown (NaN at the end of an epoch), and a warning says which one it may be.
 
     Put this callback **first** in the list: callbacks before it (such as a `CSVLogger`) do not see its keys, and one
@@ -86,8 +89,9 @@ class Throughput(_runtime.keras.callbacks.Callback):
         flops_per_sample: FLOPs of the forward and the backward pass for one example, or `None` for no MFU. `"auto"`
             (default) counts them if the peak is known: once in a `fit`, by tracing the step a second time after the
             first execution. If they cannot be counted, a warning says why.
-        peak_flops: Peak FLOP/s of one framework device. `None` (default) takes it from the table of TPU generations;
-            it is not known for a CPU or a GPU.
+        peak_flops: Peak FLOP/s of one framework device. `None` (default) takes it from the tables of TPU generations
+            and NVIDIA GPUs (P100, V100, T4, A10, A100, RTX 3090 and 4090, L4, L40S, H100, H200, B200). It is not
+            known for a CPU, another GPU or a part of one.
         tokens_per_sample: Tokens in an example, or `None` (default).
         progress_bar: Which keys progress bars show. `"short"` (default): `samples/s`, or `tokens/s` with
             `tokens_per_sample`; `mfu`; and `batches/s` if examples cannot be counted. `"all"`: all keys, by their
@@ -163,6 +167,12 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._rolling: dict[str, float] = {}
         self._scalars: ScalarWriter | None = None
         self._start_fit()
+
+    def __repr__(self) -> str:
+        last = self._meter.records[-1][-2:] if self._meter.records else None
+        rates = {} if last is None else self._devices.logs(*last)
+        shown = ", ".join(f"{key.partition('/')[2]} {rounded(rate)}" for key, rate in rates.items())
+        return f"<Throughput: {shown or 'nothing measured yet'}>"
 
     @property
     def records(self) -> tuple[ThroughputRecord, ...]:
@@ -249,6 +259,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Reset the sums of the epoch."""
         self._is_beginning = False
+        self._rolling = {}
         self._meter.begin_epoch(epoch)
         self._examples_at_test: tuple[int, float | None] | None = None
         self._steps_before = _runtime.progress.train_steps(self.model)

@@ -55,6 +55,22 @@ def three_digits(number: float) -> str:
     return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
 
 
+def rounded(number: float) -> str:
+    """Return a number as a person reads it: `"149k"`, `"32768"`, `"43.9"`, `"0.412"`, and `"0.000"` for 0.0001."""
+    size = abs(number)
+    if not size < 1e12:
+        return f"{number:.3g}"
+    if number % 1 == 0 and size < 1e5:
+        return f"{number:.0f}"
+    if size < 1e4:
+        return three_digits(number) if size >= 1e-3 else f"{number:.3f}"
+    unit = next(unit for unit, factor in _THOUSANDS.items() if size >= 0.9995 * factor)
+    return f"{three_digits(number / _THOUSANDS[unit])}{unit}"
+
+
+_THOUSANDS = {"G": 1e9, "M": 1e6, "k": 1e3}
+
+
 class HtmlText:
     """Shows `str(self)` in a notebook as it is printed."""
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.out_of_memory import read_out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight._hlo.collectives import axes_of, collective_of, is_collective
 from keras_tpu_ext.preflight._hlo.flops import is_kernel
@@ -35,13 +36,6 @@ from keras_tpu_ext.preflight.targets import Target
 _NUM_BUFFERS = 8
 _ROLES = {"weight": "weights", "optimizer": "optimizer", "accumulator": "accumulator"}
 _LEAST_VOCABULARY = 4096
-# Messages of older and newer compilers.
-_OUT_OF_MEMORY = (
-    re.compile(r"Used ([\d.]+)([KMGTP]) of ([\d.]+)([KMGTP]) hbm"),
-    re.compile(r"total memory required for [\w ]+\(([\d.]+)([KMGTP])\) exceeds available HBM \(([\d.]+)([KMGTP])\)"),
-)
-_MEMORY_SPACE = re.compile(r"Ran out of memory in memory space (\w+)")
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
 class StepAnalysis:
@@ -258,16 +252,11 @@ def _dimensions(shape: Iterable[int]) -> tuple[int, ...]:
 
 def parse_out_of_memory(error: str, target: Target) -> MemoryUse | None:
     """Return the memory use that an out-of-memory error of the compiler states; `None` for other errors."""
-    if "RESOURCE_EXHAUSTED" not in error and "Ran out of memory" not in error:
-        return None
-    space = _MEMORY_SPACE.search(error)
-    if space is not None and space[1] != "hbm":  # a smaller batch need not take less memory on the chip
-        return None
-    found = next((match for pattern in _OUT_OF_MEMORY if (match := pattern.search(error))), None)
+    found = read_out_of_memory(error)
     if found is None:
-        return MemoryUse(None, target.generation.usable_hbm_bytes_per_core)
-    needed = float(found[1]) * _UNITS[found[2]]
-    return MemoryUse(int(needed), int(float(found[3]) * _UNITS[found[4]]))
+        return None
+    needed = None if found.asked is None else int(found.asked)
+    return MemoryUse(needed, int(found.limit or target.generation.usable_hbm_bytes_per_core))
 
 
 def parse_compile_error(error: str, lowered: LoweredStep) -> Fault:

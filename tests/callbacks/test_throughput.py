@@ -117,26 +117,27 @@ def test_batches_of_different_sizes_are_counted_exactly():
     assert history[SAMPLES] == pytest.approx([(9 + 2 + 7 + 5) / 4, sum(sizes) / 12])
 
 
-def test_rolling_rate_goes_over_the_last_window_and_over_epochs():
+def test_rolling_rate_goes_over_the_last_window_of_the_epoch():
     seconds = [9.0, 1, 2, 3, 4, 9, 5, 6, 7, 8, 9, 10]
     _, logs, throughput = run(model_of(), dataset(24, 4), seconds, 2, window=3)
-    measured = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    measured = {0: [1, 2, 3, 4], 1: [5, 6, 7, 8, 9, 10]}
     known = [[log[key] for key in (BATCHES, SAMPLES)] if BATCHES in log else None for log in logs]
 
-    def rate(last):
-        return pytest.approx(
-            [(n := len(measured[:last][-3:])) / sum(measured[:last][-3:]), 4 * n / sum(measured[:last][-3:])]
-        )
+    def rate(epoch, last):
+        window = measured[epoch][:last][-3:]
+        return pytest.approx([len(window) / sum(window), 4 * len(window) / sum(window)])
 
     # Two executions later than it ended: only then is it sure that it was not the last one of the epoch.
     assert known[:3] == [None] * 3
-    assert [known[3], known[4], known[5]] == [rate(1), rate(2), rate(3)]
-    # In the first epoch the fourth waits for the epoch's end; the second epoch starts with all four.
-    assert known[6:] == [rate(4), rate(4), rate(5), rate(6), rate(7), rate(8)]
+    assert [known[3], known[4], known[5]] == [rate(0, 1), rate(0, 2), rate(0, 3)]
+    # The second epoch starts with nothing: the rate of another epoch is not its own.
+    assert known[6:] == [None, None, rate(1, 1), rate(1, 2), rate(1, 3), rate(1, 4)]
     assert [record[:2] for record in throughput.records] == [(0, i) for i in (1, 2, 3, 4)] + [
         (1, i) for i in range(6)
     ]
-    assert [list(record[3:]) for record in throughput.records] == [rate(i) for i in range(1, 11)]
+    assert [list(record[3:]) for record in throughput.records] == [
+        rate(epoch, last) for epoch, times in measured.items() for last in range(1, len(times) + 1)
+    ]
 
 
 def test_records_tell_seconds_since_the_start_of_fit():
@@ -295,7 +296,7 @@ def test_progress_bar_and_csv_show_the_keys(tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert [float(row[SAMPLES]) for row in rows] == [2.0, 3.2]
     printed = capsys.readouterr().out
-    assert re.findall(r" samples/s: ([\d.]+)", printed) == ["2.0000", "3.2000"]
+    assert re.findall(r" samples/s: ([\d.]+)", printed) == ["2", "3.2"]
 
 
 def test_the_progress_bar_shows_the_last_rate_not_an_average(capsys):
@@ -310,8 +311,14 @@ def test_the_progress_bar_shows_the_last_rate_not_an_average(capsys):
         ],
     )
     shown = re.findall(rf"{BATCHES}: ([\d.]+)", capsys.readouterr().out)
-    assert shown[-1] == f"{6 / 32:.4f}"  # the whole epoch
-    assert set(shown) <= {"1.0000", "0.5000", "0.2500", "0.1250", "0.0625", f"{6 / 32:.4f}"}
+    assert shown[-1] == "0.188"  # the whole epoch
+    assert set(shown) <= {"1", "0.5", "0.25", "0.125", "0.0625", "0.188"}
+
+
+def test_its_repr_tells_the_last_rates():
+    _, _, throughput = run(model_of(), dataset(16, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2)
+    assert repr(throughput) == ("<Throughput: batches_per_sec 1, samples_per_sec 4, device/samples_per_sec 4>")
+    assert repr(Throughput()) == "<Throughput: nothing measured yet>"
 
 
 def test_logs_are_plain_floats():

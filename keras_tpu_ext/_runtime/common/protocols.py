@@ -78,6 +78,26 @@ class SavedVariable(NamedTuple):
     per_replica: bool = False
 
 
+class DeviceUse(NamedTuple):
+    """The memory of one device, in bytes."""
+
+    device: str  # the framework's name for it, such as `"TPU_0"`
+    in_use: int
+    peak: int | None  # the most that was in use since the process began; `None` if nothing tells
+    limit: int | None  # `None` if nothing tells
+    counted: str  # what `in_use` counts, in words
+
+
+class ArrayGroup(NamedTuple):
+    """Live arrays of one shape, dtype and role."""
+
+    role: str  # that of `SavedVariable` for the model's own, else `"other"`
+    shape: tuple[int, ...]
+    dtype: str
+    number: int
+    bytes: int  # of all of them
+
+
 class Place(NamedTuple):
     """A position in a pass over the data, with an iterator state, from this or an earlier pass, to start from."""
 
@@ -117,6 +137,18 @@ class Devices(Protocol):
 
     def count_gpus(self) -> int:
         """Return the number of GPUs that the framework sees, without initialising them if it can."""
+
+    def live_arrays(self, model: Model) -> list[ArrayGroup]:
+        """Return the arrays that this process holds on devices, those of `model` by their roles.
+
+        TensorFlow's are found among all objects of Python, which may take some tenths of a second.
+        """
+
+    def memory_reader(self, model: Model) -> Callable[[], list[DeviceUse]]:
+        """Return a function that reads the memory of this process's devices that train `model`.
+
+        It does not wait for a device, and returns an empty list if nothing can be read.
+        """
 
     def open_cpu(self, replicas: int) -> OpenedStrategy:
         """Return the strategy over `replicas` CPU devices, which are virtual if there are several.

@@ -26,6 +26,8 @@ from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
+from keras_tpu_ext._runtime.jax.memory import live_arrays as live_arrays
+from keras_tpu_ext._runtime.jax.memory import memory_reader as memory_reader
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
 from keras_tpu_ext._runtime.jax.scope import data_parallel

@@ -28,6 +28,7 @@ from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
 from keras_tpu_ext._runtime.jax.layouts import (
     choose_layout,
     lay_out_variables,
+    layout,
     move_to,
     variables_of,
     warn_of_layouts,
@@ -37,6 +38,7 @@ from keras_tpu_ext._runtime.jax.loop import (
     make_predict_function,
     unshare,
 )
+from keras_tpu_ext._runtime.jax.memory import memory_reader
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribution
 from keras_tpu_ext._runtime.jax.separability import Separability
@@ -61,6 +63,7 @@ from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
+from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext.errors import ArgumentError
 
@@ -236,6 +239,10 @@ class JaxProgram(ExactProgram):
             exact_operations(TracedDevices.of(distribution_of(self.model))),
         ):
             yield
+
+    def explained_out_of_memory(self, call: FitCall) -> contextlib.AbstractContextManager[None]:
+        """Return the context that explains a lack of memory."""
+        return explained_out_of_memory(call, self.model, layout, memory_reader, can_shard=True)
 
     def prepare(self, call: FitCall) -> None:
         """Let `predict` read groups of batches; `fit` and `evaluate` get them when the model is built."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,11 +14,12 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.layouts import ModelLayout, Role, VariableLayout
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
+from keras_tpu_ext._runtime.common.protocols import ArrayGroup, ChooseMesh, DeviceUse, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model, Variable
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
 from keras_tpu_ext._runtime.tensorflow.cluster import open_workers as open_workers
+from keras_tpu_ext._runtime.tensorflow.memory import read_devices, read_process, tensors
 from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, skip_replica_iterators
 from keras_tpu_ext._runtime.tensorflow.scope import distribute as distribute
 from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
@@ -70,6 +72,16 @@ def _whole(variable: Variable, role: Role) -> VariableLayout:
     size = math.prod(shape) * dtype.size
     path = getattr(variable, "path", variable.name)
     return VariableLayout(path, role, shape, dtype.name, (None,) * len(shape), size, size)
+
+
+def memory_reader(model: Model) -> Callable[[], list[DeviceUse]]:
+    """Return a function that reads the memory of the devices that train `model`; see `common/protocols.py`."""
+    return read_process if device_name(model) == "cpu" else read_devices
+
+
+def live_arrays(model: Model) -> list[ArrayGroup]:
+    """Return the variables of `model`, and the tensors of this process; see `common/protocols.py`."""
+    return tensors(Counter((one.role, one.shape, one.dtype) for one in layout(model).variables))
 
 
 def count_gpus() -> int:
@@ -142,10 +154,12 @@ def num_devices(model: Model) -> int:
 
 
 def device_name(model: Model) -> str:
-    """Return `"TPU"`, whose generation TensorFlow does not report, or `"cpu"`; for a GPU an empty string."""
+    """Return `"TPU"`, whose generation TensorFlow does not report, a GPU's name, such as `"Tesla T4"`, or `"cpu"`."""
     strategy = model.distribute_strategy
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "TPU"
-    if strategy is _default_strategy():  # which places each operation by itself
-        return "" if tf.config.list_logical_devices("GPU") else "cpu"
-    return "cpu" if "CPU" in strategy.extended.worker_devices[0] else ""
+    gpus = tf.config.get_visible_devices("GPU")
+    # The default strategy places each operation by itself.
+    if not gpus or (strategy is not _default_strategy() and "CPU" in strategy.extended.worker_devices[0]):
+        return "cpu"
+    return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", ""))

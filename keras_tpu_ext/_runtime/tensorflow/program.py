@@ -29,6 +29,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.cluster import TensorFlowProcessGroup
 from keras_tpu_ext._runtime.tensorflow.custom_step import predict_on_whole_batch
+from keras_tpu_ext._runtime.tensorflow.devices import layout, memory_reader
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
 from keras_tpu_ext._runtime.tensorflow.model_separability import takes_whole_batch
@@ -51,6 +52,8 @@ from keras_tpu_ext._runtime.tensorflow.update import (
 )
 from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter, is_overridden
 from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
+from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
 
@@ -154,6 +157,10 @@ class TensorFlowProgram(ExactProgram):
             (weight,) = sum_over_replicas([BATCH.examples])
         gradients = self._gradients(loss, variables, optimizer, tape)
         accumulate_or_apply(self.model, gradients, variables, optimizer, weight)
+
+    def explained_out_of_memory(self, call: FitCall) -> contextlib.AbstractContextManager[None]:
+        """Return the context that explains a lack of memory."""
+        return explained_out_of_memory(call, self.model, layout, memory_reader, can_shard=False)
 
     def own_scope(self) -> Any:
         """Return the scope of the model's strategy."""

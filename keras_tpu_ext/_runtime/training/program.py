@@ -96,6 +96,10 @@ class ExactProgram(keras.layers.Layer):
             return contextlib.nullcontext()
         return self.tpu_operations(self.facts)
 
+    def explained_out_of_memory(self, call: FitCall) -> contextlib.AbstractContextManager[None]:
+        """Return the context that says what filled the memory of a device, if the call fails for lack of it."""
+        raise NotImplementedError
+
     def own_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the model was built, where its variables belong."""
         raise NotImplementedError
@@ -231,6 +235,7 @@ class ExactProgram(keras.layers.Layer):
                 stack.enter_context(explain_missing_names())
                 if method == "fit":
                     stack.enter_context(running_fit(self.model))
+                stack.enter_context(self.explained_out_of_memory(call))
                 stack.enter_context(group.take_part(call, self.adapter, self.model.save_weights))
                 for callback in call.callbacks:
                     if hasattr(callback, "_kte_around_fit"):

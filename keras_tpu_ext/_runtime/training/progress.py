@@ -14,6 +14,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat import keras, loss_tracker_of, ops
+from keras_tpu_ext.output.display import rounded
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
 _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}
@@ -79,6 +80,20 @@ def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
     return on_epoch_begin
 
 
+class _Rounded(float):
+    """A number that a progress bar shows rounded: it takes the mean of what it has, and four decimals."""
+
+    def __truediv__(self, count: float) -> _Rounded:
+        return self
+
+    def mean(self, **options: object) -> _Rounded:
+        """Return itself, to `numpy.mean`, which Keras 2 calls."""
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return rounded(float(self))
+
+
 def _renaming(update: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(update)
     def wrapped(current: Any, values: Any = None, *args: object, **kwargs: object) -> None:
@@ -97,5 +112,5 @@ def _renamed(values: Any) -> Any:
         if key in _names and math.isnan(value):  # not known yet
             continue
         if name == key or (name is not None and short <= _MOST_SHORT):
-            renamed.append((name, value))
+            renamed.append((name, _Rounded(value) if key in _names else value))
     return renamed

@@ -61,6 +61,24 @@ def test_distribute_gives_every_row_once(rows):
     np.testing.assert_array_equal(sorted(map(tuple, seen)), sorted(map(tuple, x)))
 
 
+def test_memory_is_that_of_the_device_or_of_the_process(make):
+    with _runtime.devices.scope(_runtime.devices.open_cpu(1).strategy):
+        model = make(keras.Model)
+    (use,) = _runtime.devices.memory_reader(model)()
+    weights = sum(weight.nbytes for weight in model.get_weights())
+    assert use.in_use >= weights
+    assert use.limit is None
+    assert ("process" in use.counted) is (keras.backend.backend() != "jax")
+
+
+def test_live_arrays_are_those_of_the_model_by_role_and_others(make):
+    model = make(keras.Model)
+    kept = [_runtime.ops.convert_to_tensor(np.ones((11, 13), "float32")) for _ in range(3)]
+    groups = {group[:3]: group for group in _runtime.devices.live_arrays(model)}
+    assert groups[("other", (11, 13), "float32")][3:] == (len(kept), 3 * 11 * 13 * 4)
+    assert groups[("weight", (2, 3), "float32")].number == 1
+
+
 def test_as_on_tpu_is_a_context_on_jax_and_an_error_elsewhere():
     if _runtime.message_terms.framework == "JAX":
         with _runtime.devices.as_on_tpu():

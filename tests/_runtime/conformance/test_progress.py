@@ -1,4 +1,5 @@
 import math
+import re
 
 import keras
 import numpy as np
@@ -56,7 +57,7 @@ def shown(capsys, keys, value=None):
 def test_a_progress_bar_shows_the_last_value_by_another_name(capsys, names):
     progress.show_in_progress_bar({"conformance/last": "last", "conformance/hidden": None})
     text = shown(capsys, ["conformance/last", "conformance/hidden"])
-    assert " last: 1.0000" in text
+    assert re.search(r" last: 1\s", text)
     assert "conformance" not in text
 
 
@@ -69,9 +70,9 @@ def test_of_short_names_three_are_shown_and_all_that_keep_theirs(capsys, names):
     keys = [f"conformance/{i}" for i in range(5)]
     progress.show_in_progress_bar({key: f"short{key[-1]}" for key in keys[:4]} | {keys[4]: keys[4]})
     text = shown(capsys, keys)
-    assert all(f"short{i}: 1.0000" in text for i in range(3))
+    assert all(f"short{i}: 1 " in text for i in range(3))
     assert "short3" not in text
-    assert "conformance/4: 1.0000" in text
+    assert "conformance/4: 1" in text
 
 
 def test_event_files_are_written_into_the_folder(tmp_path):

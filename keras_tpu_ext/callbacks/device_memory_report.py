@@ -1,0 +1,110 @@
+"""The memory of devices during a `fit`, and what grew in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
+from keras_tpu_ext.output.display import HtmlText, memory_size, wrap
+
+_MOST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class DeviceMemoryReport(HtmlText):
+    """The memory of the devices at the last reading of a `fit`; what `DeviceMemory.report()` returns.
+
+    Args:
+        devices: The memory of each device of this process, in bytes: `device`, `in_use`, `peak`, `limit`, `counted`.
+        arrays: The live arrays by `role`, `shape` and `dtype`, largest first: `number` and `bytes`.
+        leaks: A sentence for each group of arrays that grew without end.
+
+    Example:
+        ```python
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        memory = kte.callbacks.DeviceMemory()
+        model.fit(np.zeros((64, 4)), np.zeros((64, 1)), verbose=0, callbacks=[memory])
+        report = memory.report()
+        print(report, report.devices[0].in_use, report.ok)
+        ```
+    """
+
+    devices: tuple[DeviceUse, ...]
+    arrays: tuple[ArrayGroup, ...]
+    leaks: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing grew without end."""
+        return not self.leaks
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as data for JSON."""
+        data = asdict(self)
+        rows = {name: [row._asdict() for row in data[name]] for name in ("devices", "arrays")}
+        return {"ok": self.ok, **data, **rows}
+
+    def __str__(self) -> str:
+        lines = [line for use in self.devices for line in wrap(_of_device(use), 2)]
+        lines += [f"{group_text(one)}: {memory_size(one.bytes)}" for one in self.arrays[:_MOST_ROWS]]
+        rest = self.arrays[_MOST_ROWS:]
+        if rest:
+            lines += [f"{len(rest)} smaller groups: {memory_size(sum(one.bytes for one in rest))}"]
+        return "\n".join([*lines, *(line for leak in self.leaks for line in wrap(leak, 2))])
+
+
+def group_text(group: ArrayGroup) -> str:
+    """Return the arrays of a group in words, such as `"2 of optimizer, float32 (64, 10)"`."""
+    return f"{group.number} of {group.role}, {group.dtype} {group.shape}"
+
+
+def _of_device(use: DeviceUse) -> str:
+    parts = [f"{memory_size(use.in_use)} in use"]
+    parts += [] if use.peak is None else [f"{memory_size(use.peak)} at most"]
+    parts += ["its limit is not known"] if use.limit is None else [f"of {memory_size(use.limit)}"]
+    return f"{use.device}: {', '.join(parts)} ({use.counted})"
+
+
+class Growth:
+    """Finds groups of arrays that grew in each of the last two epochs."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, dict[tuple[object, ...], ArrayGroup]]] = []
+
+    def add(self, executions: int, groups: Sequence[ArrayGroup]) -> None:
+        """Add what there is after this many executions of the `fit`."""
+        self._seen = [*self._seen[-2:], (executions, {one[:3]: one for one in groups})]
+
+    def forget_last(self, *, all_before: bool = False) -> None:
+        """Drop the last reading, or all of them."""
+        self._seen = [] if all_before else self._seen[:-1]
+
+    def leaks(self) -> list[tuple[ArrayGroup, int, int]]:
+        """Return each group that grows, by how many arrays it grew, and in how many executions.
+
+        It grows by an array in every other execution, as a list that gets one of each does, or by a MiB an epoch.
+        A few small ones more after each epoch, such as a history of its own, are none.
+        """
+        if len(self._seen) < 3:
+            return []
+        (first, before), (_, between), (last, now) = self._seen
+        found = []
+        for key, group in now.items():
+            counts = [one[key].number if key in one else 0 for one in (before, between)]
+            grown = group.number - counts[0]
+            is_growing = counts[0] < counts[1] < group.number
+            is_large = grown * group.bytes / group.number >= 2 * _LARGE
+            if is_growing and (is_large or grown >= max(_FEW, (last - first) / 2)):
+                found.append((group, grown, last - first))
+        return sorted(found, key=lambda one: -one[0].bytes)
+
+
+_LARGE = 2**20  # bytes in an epoch
+_FEW = 8  # arrays in two epochs
