@@ -71,6 +71,10 @@ class Execution:
                 raise
             raise ahead.error from ended
 
+    def is_end_of_data(self, error: BaseException) -> bool:
+        """Return whether the call raised this error because there is no further batch."""
+        return isinstance(error, self._end_errors)
+
     def run_and_describe(self) -> tuple[Nest, Nest | None]:
         """Make the call; return its result, and the specs of a batch for `count_flops` or `None`."""
         raise NotImplementedError

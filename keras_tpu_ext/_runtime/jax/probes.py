@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import start_profiler as start_profiler
 from keras_tpu_ext._runtime.jax.abstract import call_abstractly as call_abstractly
 from keras_tpu_ext._runtime.jax.data_adapter import Group
 from keras_tpu_ext._runtime.jax.devices import num_workers
@@ -73,3 +75,13 @@ def _shapes_of_batch(item: Nest) -> Nest:
 def intercept_executions(model: keras.Model, around: Callable[[Execution], Nest]) -> Interception:
     """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
     return Interception(model, JaxExecution, around)
+
+
+def stop_profiler() -> None:
+    """Stop the profiler, and write what it recorded."""
+    jax.profiler.stop_trace()
+
+
+def profiled_step(name: str, step: int) -> AbstractContextManager[object]:
+    """Return a context whose span a running profiler records under a name, with the number of a step."""
+    return jax.profiler.StepTraceAnnotation(name, step_num=step)
