@@ -12,7 +12,7 @@ from keras_tpu_ext.callbacks.trace_report import CATEGORIES, TraceOperation
 
 # As XLA, NCCL and TensorFlow call them.
 _COLLECTIVE = re.compile(
-    r"(all|cross.replica).?(reduce|gather|to.?all|sum)|(reduce.?scatter|collective|nccl)", re.IGNORECASE
+    r"all.?(reduce|gather|to.?all)|reduce.?scatter|collective|nccl|cross.?replica.?sum", re.IGNORECASE
 )
 _PICOSECONDS = 1e-12
 

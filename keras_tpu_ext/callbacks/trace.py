@@ -153,35 +153,30 @@ class Trace(_runtime.keras.callbacks.Callback):
         self._end_fit()
 
     def _intercept(self, execution: Execution) -> Nest:
-        """Run an execution, with the profiler if it is one to trace."""
+        """Run an execution; start the profiler before the first one to trace, and stop it after the last."""
         of_epoch = (self.params or {}).get("steps")
         steps = execution.steps if of_epoch is None else min(execution.steps, of_epoch - self._done)
-        first, after = self.steps
+        traces, (first, after) = Trace._profiling is self, self.steps
         try:
-            if Trace._profiling is not self and self._done and self._done + steps > first:
-                self._start()
-            if Trace._profiling is not self:
-                result = execution.run()
-                if first < self._done + 2 * steps:  # the next one is traced
-                    execution.wait_for(result)
-                self._done += steps
-                return result
-            ends = self._done + steps >= after
             with _runtime.probes.profiled_step(_STEP, self._done):
                 result = execution.run()
-                if ends or self._done + steps == of_epoch:
+                self._done += steps
+                starts = not traces and self._done + steps > first and self._done != of_epoch
+                if starts or self._done >= after or self._done == of_epoch:
                     execution.wait_for(result)
-            self._done += steps
+            if starts:
+                self._start()
         except BaseException as error:
             if not execution.is_end_of_data(error):
                 self._end_fit()
             raise
-        if ends:
+        if traces and self._done >= after:
             self._read()
             self._end_fit()
         return result
 
     def _start(self) -> None:
+        """Start the profiler, right after the execution before those to trace: a step begins with its callbacks."""
         self._folder = self._new_folder()
         try:
             _runtime.probes.start_profiler(self._folder)
@@ -192,6 +187,8 @@ class Trace(_runtime.keras.callbacks.Callback):
             raise ArgumentError(_RUNNING.format(after, 2 * after - first)) from error
         Trace._profiling = self
         self._began = self._done
+        with _runtime.probes.profiled_step(_STEP, self._done):
+            pass  # marks the time
 
     def _new_folder(self) -> str:
         folder = tempfile.mkdtemp(prefix="keras_tpu_ext-trace-") if self.directory is None else self.directory

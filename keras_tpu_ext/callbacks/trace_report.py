@@ -98,7 +98,7 @@ class TraceReport(HtmlText):
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{three_digits(1e3 * seconds)} ms"
+    return f"{three_digits(1e3 * seconds) if seconds >= 1e-3 else format(1e3 * seconds, '.3f')} ms"
 
 
 def _fit(text: str, columns: int) -> str:

@@ -7,6 +7,7 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweringError
+from keras_tpu_ext.callbacks._xplane import read_xplane
 from kind_of_keras import tensorflow_version
 
 devices, probes = _runtime.devices, _runtime.probes
@@ -110,3 +111,16 @@ def test_the_compiler_at_hand_takes_a_step(make):
 def test_an_abstract_model_has_shapes(make):
     model = probes.call_abstractly(lambda: make(keras.Model))
     assert [tuple(weight.shape) for weight in model.weights] == [(2, 3), (3,), (3, 1), (1,)]
+
+
+def test_a_profile_has_its_steps_and_another_one_is_refused(tmp_path):
+    probes.start_profiler(str(tmp_path))
+    try:
+        with pytest.raises(RuntimeError):
+            probes.start_profiler(str(tmp_path))
+        with probes.profiled_step("mine", 3):
+            pass
+    finally:
+        probes.stop_profiler()
+    (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    assert len(read_xplane(file.read_bytes(), "mine").steps) == 1
