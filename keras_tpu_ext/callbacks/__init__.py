@@ -6,7 +6,6 @@ from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
 from keras_tpu_ext.callbacks.trace import Trace as Trace
-from keras_tpu_ext.callbacks.trace_report import TraceOperation as TraceOperation
 from keras_tpu_ext.callbacks.trace_report import TraceReport as TraceReport
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "LossScaleMonitor",
     "Throughput",
     "Trace",
-    "TraceOperation",
     "TraceReport",
 ]
 

@@ -43,13 +43,12 @@ class TraceReport(HtmlText):
         ```python
         import keras_tpu_ext as kte
 
-        # As Trace().report() may be after a training.
-        matmul = kte.callbacks.TraceOperation("MatMul", "dense", False, count=10, seconds=0.06, fraction=0.6)
+        # As Trace().report() may be after a training, but for its operations.
         report = kte.callbacks.TraceReport(
             steps=(10, 20),
             step_seconds=0.01,
             seconds={"compute": 0.06, "collectives": 0.0, "host": 0.03, "idle": 0.01},
-            operations=(matmul,),
+            operations=(),
             directory="logs",
         )
         print(report)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from keras_tpu_ext.callbacks import TraceOperation, TraceReport
+from keras_tpu_ext.callbacks.trace_report import TraceOperation, TraceReport
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
