@@ -12,6 +12,8 @@ from keras_tpu_ext.callbacks.recompilations import Recompilations as Recompilati
 from keras_tpu_ext.callbacks.recompilations_report import Compilation as Compilation
 from keras_tpu_ext.callbacks.recompilations_report import RecompilationsReport as RecompilationsReport
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
+from keras_tpu_ext.callbacks.trace import Trace as Trace
+from keras_tpu_ext.callbacks.trace_report import TraceReport as TraceReport
 
 __all__ = [
     "AutoResume",
@@ -26,6 +28,8 @@ __all__ = [
     "Recompilations",
     "RecompilationsReport",
     "Throughput",
+    "Trace",
+    "TraceReport",
 ]
 
 

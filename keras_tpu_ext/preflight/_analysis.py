@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.layer_names import Origin
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.out_of_memory import read_out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight._hlo.collectives import axes_of, collective_of, is_collective
 from keras_tpu_ext.preflight._hlo.flops import is_kernel
-from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin
+from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer, buffers_at_peak
 from keras_tpu_ext.preflight._hlo.timeline import BOUNDS, Correction, OpCost, Timeline

@@ -3,9 +3,9 @@
 import pytest
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.layer_names import Origin
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext.preflight._analysis import Purposes, bytes_by_role, cure_for
-from keras_tpu_ext.preflight._hlo.layer_resolver import Origin
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer
 

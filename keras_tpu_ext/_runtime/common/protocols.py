@@ -600,6 +600,19 @@ class Probes(Protocol):
         the order of the trainable variables; `None` if there are none yet.
         """
 
+    def start_profiler(self, directory: str) -> None:
+        """Start the framework's profiler, which will write into a local folder; Python's own calls are not recorded.
+
+        Raises:
+            RuntimeError: If a profiler is running in this process.
+        """
+
+    def stop_profiler(self) -> None:
+        """Stop the profiler, and write what it recorded to `plugins/profile/<time>/<host>.xplane.pb`."""
+
+    def profiled_step(self, name: str, step: int) -> AbstractContextManager[object]:
+        """Return a context whose span a running profiler records under a name, with the number of a step."""
+
     def unwatch_overflow(self, model: Model) -> None:
         """Stop recording non-finite gradients."""
 

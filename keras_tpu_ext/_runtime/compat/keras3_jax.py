@@ -138,3 +138,14 @@ def state_after_predict(model: Model, before: Any, after: Any) -> Any:
     for variable, value in zip(model.trainable_variables, after[0], strict=True):
         variable.assign(value)
     return after[1]
+
+
+def start_profiler(directory: str) -> None:
+    """Start JAX's profiler. Before JAX 0.7 it records Python's calls too, which makes these slower."""
+    make_options = getattr(jax.profiler, "ProfileOptions", None)
+    if make_options is None:
+        jax.profiler.start_trace(directory)
+        return
+    options = make_options()
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(directory, profiler_options=options)

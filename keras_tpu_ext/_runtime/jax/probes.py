@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TimedIterator
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import start_profiler as start_profiler
 from keras_tpu_ext._runtime.jax.abstract import call_abstractly as call_abstractly
 from keras_tpu_ext._runtime.jax.compiles import watch_compiles as watch_compiles
 from keras_tpu_ext._runtime.jax.data_adapter import Group
@@ -108,3 +110,16 @@ def intercept_executions(
 ) -> Interception:
     """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
     return Interception(model, JaxExecution, around, step)
+def intercept_executions(model: keras.Model, around: Callable[[Execution], Nest]) -> Interception:
+    """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
+    return Interception(model, JaxExecution, around)
+
+
+def stop_profiler() -> None:
+    """Stop the profiler, and write what it recorded."""
+    jax.profiler.stop_trace()
+
+
+def profiled_step(name: str, step: int) -> AbstractContextManager[object]:
+    """Return a context whose span a running profiler records under a name, with the number of a step."""
+    return jax.profiler.StepTraceAnnotation(name, step_num=step)

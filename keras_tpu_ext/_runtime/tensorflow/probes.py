@@ -1,9 +1,12 @@
 """Probes of a train step, on TensorFlow."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from keras_tpu_ext._runtime.tensorflow.compiles import watch_compiles as watch_compiles
+import tensorflow as tf
+
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.tensorflow.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_step as lower_step
@@ -18,3 +21,21 @@ _T = TypeVar("_T")
 def call_abstractly(function: Callable[[], _T]) -> _T:
     """Call a function; here variables always have values. See `common/protocols.py`."""
     return function()
+
+
+def start_profiler(directory: str) -> None:
+    """Start TensorFlow's profiler."""
+    try:
+        tf.profiler.experimental.start(directory)
+    except tf.errors.AlreadyExistsError as error:
+        raise RuntimeError(error.message) from error
+
+
+def stop_profiler() -> None:
+    """Stop the profiler, and write what it recorded."""
+    tf.profiler.experimental.stop()
+
+
+def profiled_step(name: str, step: int) -> AbstractContextManager[object]:
+    """Return a context whose span a running profiler records under a name, with the number of a step."""
+    return tf.profiler.experimental.Trace(name, step_num=step, _r=1)  # _r: a step, to TensorBoard

@@ -8,6 +8,7 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweringError
+from keras_tpu_ext.callbacks._xplane import read_xplane
 from kind_of_keras import tensorflow_version
 
 devices, probes = _runtime.devices, _runtime.probes
@@ -132,3 +133,14 @@ def test_constants_are_those_that_layers_have(make):
     assert (constants["hidden.units"], constants["out.units"]) == (3, 1)
     assert constants["out.trainable"] is True
     assert not any(name.endswith((".built", ".kernel")) for name in constants)
+def test_a_profile_has_its_steps_and_another_one_is_refused(tmp_path):
+    probes.start_profiler(str(tmp_path))
+    try:
+        with pytest.raises(RuntimeError):
+            probes.start_profiler(str(tmp_path))
+        with probes.profiled_step("mine", 3):
+            pass
+    finally:
+        probes.stop_profiler()
+    (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    assert len(read_xplane(file.read_bytes(), "mine").steps) == 1

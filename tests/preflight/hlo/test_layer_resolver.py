@@ -2,7 +2,8 @@
 
 import pytest
 
-from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin, Part
+from keras_tpu_ext._runtime.common.layer_names import Origin
+from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Part
 from keras_tpu_ext.preflight._hlo.module import Module
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
