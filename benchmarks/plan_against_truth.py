@@ -2,8 +2,8 @@
 
 For each, one process plans it and another one trains it; import and building are in neither. Whatever else runs beside
 one of the two and not beside the other is an error of the plan here. So it waits until other programs are quiet, for
-`--patience` seconds at most in all, and does a pair again, up to three times, in which other programs had more than a
-quarter of the CPU time, whatever the error was; the quietest pair counts.
+`--patience` seconds at most in all. A pair beside which other programs had more than a quarter of the CPU time is
+done again, up to three times, whatever its error was, and the quietest one counts.
 
     KERAS_BACKEND=jax python benchmarks/plan_against_truth.py --out benchmarks/results/plan_against_truth-jax.txt
 """

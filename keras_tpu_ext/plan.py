@@ -38,11 +38,11 @@ def plan(
     """Estimate how long `fit` will take with these arguments, and which part of it costs most.
 
     For a TPU, which need not be there, the step is that of `preflight`, and its range that of `preflight`'s errors on
-    published measurements. The input is read here for at most two seconds, and scaled to the vCPUs of the target's
-    host if it keeps more than one core busy; at worst it is no faster there. Compiling is counted as long as on this
-    machine, from that spread over the host's cores to once for each program. A forward pass of validation has the
-    share of a step that its layers have in it. Saves are counted by their bytes and this machine's disk. No TPU has
-    checked the sum of these.
+    published training steps, of the target's generation or, if there are none, of all. The input is read here for at
+    most two seconds, and scaled to the vCPUs of the target's host if it keeps more than one core busy; at worst it is
+    no faster there. Compiling is counted as long as on this machine, from that spread over the host's cores to once
+    for each program. A forward pass of validation has the share of a step that its layers have in it. Saves are
+    counted by their bytes and this machine's disk. No TPU has checked the sum of these.
 
     For `"cpu"`, this machine, the real step is run on real batches for some 10 seconds and more, with `fit`, and so
     are validation and saves. Afterwards weights, optimizer, metrics, seeds and the global random generators of Python
@@ -137,10 +137,8 @@ def _planned_for_tpu(
         feeding = on_tpu.feeding_on(slice_, data.rate())
         costs = on_tpu.costs_on_tpu(found, step, feeding, data, validation, epochs)
         delivered = min(step.middle / max(feeding.seconds.middle, 1e-9), 1.0)
-        note = "how long the TPU takes to start, and to send batches to it" + on_tpu.unpublished(found)
-        report = dataclasses.replace(
-            report, costs=tuple(costs), delivered=delivered, notes=(f"Not counted: {note}.",)
-        )
+        note = "Not counted: how long the TPU takes to start, and how long batches take to reach it."
+        report = dataclasses.replace(report, costs=tuple(costs), delivered=delivered, notes=(note,))
     how = f"{memory_size(sizes[False])} of weights and optimizer, at the rate of this machine's disk"
     return report, lambda weights_only: saves.written(sizes[weights_only]), how
 

@@ -13,6 +13,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.machine.tpu_hosts import host_vcpus
+from keras_tpu_ext.preflight._published import FILE
 from keras_tpu_ext.preflight.results import Fault, MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.tools.plan import here, on_tpu, saves
@@ -201,6 +202,16 @@ def test_a_step_and_its_range_are_those_of_preflight(answered):
     assert found.buckets["compile"] == 60.0
     assert found.costs[0].bucket == "compile"  # the largest comes first
     assert found.delivered == 1.0
+
+
+def test_a_generation_without_published_steps_has_the_error_of_all(answered):
+    answered()
+    rows = json.loads(FILE.read_text())["rows"]
+    ratios = [row["measured"] / row["estimated"][""] for row in rows if row["kind"] == "training step"]
+    (training,) = (cost for cost in planned().costs if cost.bucket == "training")
+    assert training.seconds.low == pytest.approx(16.0 * min(1, *ratios))
+    assert training.seconds.high == pytest.approx(16.0 * max(1, *ratios))
+    assert training.seconds.low < 16.0
 
 
 def test_the_input_counts_by_what_it_is_slower_than_the_step(answered):

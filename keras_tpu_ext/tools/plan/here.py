@@ -95,7 +95,7 @@ class Bench:
         one = min(self._stride, data.steps)
         (startup, first), (_, second), (_, third) = (run(data, one) for _ in range(3))
         again = min(second, third)
-        compiled = first + second - 2 * again  # on JAX the second step may be compiled anew
+        compiled = max(first + second - 2 * again, 0.0)  # on JAX the second step may be compiled anew
         steps, part = self._enough_steps(run, data, again, budget / _ROUNDS)
         parts: list[float] = []
         begin = self._clock()
@@ -182,7 +182,7 @@ def _costs(data: PlannedData, train: Measured, ready: Seconds, checked: Measured
     found = [
         Cost("training", steps * (1 - waiting), measured, _faster_step(train.each.middle)),
         Cost("compile", compile_, "the first step less a later one, measured here", _cached()),
-        Cost("startup", Seconds.exactly(train.startup), "before the first epoch, measured here"),
+        Cost("startup", Seconds.exactly(train.startup), "from the call of fit to its first epoch, measured here"),
     ]
     feeding = steps * waiting + Seconds.exactly(train.fixed * epochs)
     how = f"{waiting:.0%} of a step is waiting, and {train.fixed:.3g} s at the start of an epoch, measured here"

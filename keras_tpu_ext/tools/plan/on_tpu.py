@@ -8,6 +8,7 @@ from typing import NamedTuple
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.machine.tpu_hosts import host_vcpus
 from keras_tpu_ext.preflight import PreflightReport
+from keras_tpu_ext.preflight._published import published_for
 from keras_tpu_ext.preflight.targets import Target
 from keras_tpu_ext.tools.plan.costs import Cost, Seconds
 from keras_tpu_ext.tools.plan.data import PlannedData, Rate
@@ -53,18 +54,17 @@ def feeding_on(target: Target, rate: Rate, cores: int | None = None) -> Feeding:
 
 
 def step_seconds(report: PreflightReport) -> Seconds | None:
-    """Return the time of a step by `preflight`, with the errors that published measurements show."""
-    if report.time is None:
+    """Return the time of a step by `preflight`, from the lowest to the highest that published measurements make it.
+
+    These are training steps on chips of the generation, or of all generations if there are none.
+    """
+    time = report.time
+    if time is None:
         return None
-    low, high = report.time.seconds_range or (report.time.seconds, report.time.seconds)
-    return Seconds(report.time.seconds, low, high)
-
-
-def unpublished(report: PreflightReport) -> str:
-    """Return words for what the range leaves out; empty if measurements were published for the generation."""
-    if report.time is None or report.time.seconds_range is not None:
-        return ""
-    return ", and the error of the step: no measurements were published for this generation"
+    others = published_for(None, time.corrections)  # type: ignore[arg-type]  # a report's are plain strings
+    assert others is not None, "published.json has training steps"
+    low, high = time.seconds_range or (time.seconds * others.lowest, time.seconds * others.highest)
+    return Seconds(time.seconds, low, high)
 
 
 def problem(report: PreflightReport) -> str:
