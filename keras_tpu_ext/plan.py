@@ -37,12 +37,12 @@ def plan(
 ) -> PlanReport:
     """Estimate how long `fit` will take with these arguments, and which part of it costs most.
 
-    For a TPU, which need not be there, the step is that of `preflight`, and its range that of `preflight`'s errors on
-    published training steps, of the target's generation or, if there are none, of all. The input is read here for at
-    most two seconds, and scaled to the vCPUs of the target's host if it keeps more than one core busy; at worst it is
-    no faster there. Compiling is counted as long as on this machine, from that spread over the host's cores to once
-    for each program. A forward pass of validation has the share of a step that its layers have in it. Saves are
-    counted by their bytes and this machine's disk. No TPU has checked the sum of these.
+    For a TPU, which need not be there, the step is that of `preflight`, and its range the largest error, to either
+    side, of `preflight` on published training steps, of the target's generation or, if there are none, of all. The
+    input is read here for at most two seconds, and scaled to the vCPUs of the target's host if it keeps more than one
+    core busy; at worst it is no faster there. Compiling is counted as long as on this machine, from that spread over
+    the host's cores to once for each program. A forward pass of validation has the share of a step that its layers
+    have in it. Saves are counted by their bytes and this machine's disk. No TPU has checked the sum of these.
 
     For `"cpu"`, this machine, the real step is run on real batches for some 10 seconds and more, with `fit`, and so
     are validation and saves. Afterwards weights, optimizer, metrics, seeds and the global random generators of Python

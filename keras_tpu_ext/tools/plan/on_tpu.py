@@ -54,9 +54,9 @@ def feeding_on(target: Target, rate: Rate, cores: int | None = None) -> Feeding:
 
 
 def step_seconds(report: PreflightReport) -> Seconds | None:
-    """Return the time of a step by `preflight`, from the lowest to the highest that published measurements make it.
+    """Return the time of a step by `preflight`, and on either side its largest error on published training steps.
 
-    These are training steps on chips of the generation, or of all generations if there are none.
+    These ran on chips of the generation, or of all generations if there are none.
     """
     time = report.time
     if time is None:
@@ -64,7 +64,8 @@ def step_seconds(report: PreflightReport) -> Seconds | None:
     others = published_for(None, time.corrections)  # type: ignore[arg-type]  # a report's are plain strings
     assert others is not None, "published.json has training steps"
     low, high = time.seconds_range or (time.seconds * others.lowest, time.seconds * others.highest)
-    return Seconds(time.seconds, low, high)
+    error = max(time.seconds - low, high - time.seconds)
+    return Seconds(time.seconds, time.seconds - error, time.seconds + error)
 
 
 def problem(report: PreflightReport) -> str:
