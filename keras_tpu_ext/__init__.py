@@ -30,6 +30,8 @@ from keras_tpu_ext.models import LossScale as LossScale
 from keras_tpu_ext.models import TPUModel as TPUModel
 from keras_tpu_ext.parity import ParityReport as ParityReport
 from keras_tpu_ext.parity import check_parity as check_parity
+from keras_tpu_ext.plan import PlanReport as PlanReport
+from keras_tpu_ext.plan import plan as plan
 from keras_tpu_ext.preflight import PreflightReport as PreflightReport
 from keras_tpu_ext.preflight import preflight as preflight
 from keras_tpu_ext.sharding.layout_report import LayoutReport as LayoutReport
@@ -56,6 +58,8 @@ __all__ = [
     "TPUModel",
     "ParityReport",
     "check_parity",
+    "PlanReport",
+    "plan",
     "PreflightReport",
     "preflight",
     "LayoutReport",

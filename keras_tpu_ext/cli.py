@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_function
+from keras_tpu_ext.plan import PlanReport, plan
 from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight._batch import batch_spec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
@@ -143,6 +144,22 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
     return report
 
 
+def _plan_report(options: argparse.Namespace) -> PlanReport:
+    function, checked = parse_reference(options.function), options.validation_data
+    return plan(
+        lambda: call(function),
+        call(parse_reference(options.data)),
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        target=options.target,
+        hours=options.hours,
+        validation_data=None if checked is None else call(parse_reference(checked)),
+        steps_per_epoch=options.steps_per_epoch,
+        price_per_hour=options.price_per_hour,
+        progress=not options.quiet,
+    )
+
+
 def _advise_report(options: argparse.Namespace) -> data.Advice:
     dataset = call(parse_reference(options.function))
     if not hasattr(dataset, "element_spec"):
@@ -181,6 +198,7 @@ _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "parity": _parity_report,
     "doctor": _doctor_report,
     "preflight": _preflight_report,
+    "plan": _plan_report,
     "advise": _advise_report,
     "resume": _resume_report,
     "tfrecords": _tfrecords_report,

@@ -33,6 +33,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "parity", "does a model train on N replicas as on one device?", _add_parity)
     _add(commands, "doctor", "what machine is this, and what is to be mended?", _add_doctor)
     _add(commands, "preflight", "does a train step fit a TPU, and how fast is it?", _add_preflight)
+    _add(commands, "plan", "how long will a training take, and what of it costs most?", _add_plan)
     _add(commands, "advise", "what makes an input pipeline slow?", _add_advise)
     _add(commands, "resume", "where does a training go on that AutoResume has saved?", _add_resume)
     _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
@@ -103,6 +104,21 @@ def _add_preflight(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="a function that returns an input pipeline")
     command.add_argument("--plot", metavar="FILE", type=_new_file, help="draw the report, into preflight.png say")
     _add_timeout(command, "seconds for each compile")
+    _add_quiet(command)
+
+
+def _add_plan(command: argparse.ArgumentParser) -> None:
+    command.add_argument("function", metavar="MODULE:FUNCTION", help="a function that returns a compiled model")
+    command.add_argument(
+        "--data", metavar="MODULE:FUNCTION", required=True, help="a function that returns what fit takes: (x, y) say"
+    )
+    command.add_argument("--epochs", type=_integer(1), required=True, help="number of epochs")
+    command.add_argument("--batch-size", type=_integer(1), help="examples in a batch of arrays (default: 32)")
+    command.add_argument("--steps-per-epoch", type=_integer(1), help="steps of an epoch, if the data do not tell")
+    command.add_argument("--validation-data", metavar="MODULE:FUNCTION", help="a function that returns those")
+    command.add_argument("--target", default="v5e-8", help='a TPU slice, or "cpu", this machine (default: v5e-8)')
+    command.add_argument("--hours", type=_number(), help="the quota")
+    command.add_argument("--price-per-hour", type=_number(), help="dollars that an hour of the target costs")
     _add_quiet(command)
 
 

@@ -11,6 +11,7 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime, cli
 from keras_tpu_ext.parity import ParityReport, ParityRow
+from keras_tpu_ext.plan import PlanReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.tools.parity.batches import synthetic_batch
 from kind_of_keras import IMPORT_KERAS
@@ -294,3 +295,22 @@ def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, cap
 def test_what_preflight_cannot_ask_is_one_sentence_and_status_2(folder, asked, capsys, arguments, text):
     assert cli.main(["preflight", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"keras-tpu-ext preflight: {text}")
+
+
+def test_plan_takes_what_the_functions_return(folder, monkeypatch, capsys):
+    calls = []
+
+    def ask(model, data, **options):
+        calls.append((model, data, options))
+        return PlanReport("net", options["target"], 5, 1, 3, hours=options["hours"], problem="It does not fit.")
+
+    monkeypatch.setattr(cli, "plan", ask)
+    options = ["--epochs", "5", "--target", "v3-8", "--hours", "9", "--price-per-hour", "2.5", "--quiet", "--json"]
+    assert cli.main(["plan", "cli_models:model", "--data", "cli_models:batch", *options]) == 1
+    ((model, data, given),) = calls
+    assert _runtime.models.is_compiled(model())
+    assert data[0].shape == (3, 4)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["target"], found["seconds"]) == (False, "v3-8", None)
+    expected = {"epochs": 5, "target": "v3-8", "hours": 9.0, "price_per_hour": 2.5, "progress": False}
+    assert {name: given[name] for name in expected} == expected

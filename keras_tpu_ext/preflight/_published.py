@@ -47,9 +47,12 @@ def corrections_for(generation: str, names: Collection[Correction]) -> Correctio
     return {name: Line(**found[name]) for name in names if name in found}
 
 
-def published_for(generation: str, names: Collection[Correction]) -> Published | None:
-    """Return measurements on a generation, of training steps if there are any; `None` if there are none at all."""
-    rows = [row for row in _data()["rows"] if row["generation"] == generation]
+def published_for(generation: str | None, names: Collection[Correction]) -> Published | None:
+    """Return measurements on a generation, of training steps if there are any; `None` if there are none at all.
+
+    A `generation` of `None` stands for all of them.
+    """
+    rows = [row for row in _data()["rows"] if generation in (None, row["generation"])]
     steps = [row for row in rows if row["kind"] == "training step"]
     rows = steps or rows
     if not rows:

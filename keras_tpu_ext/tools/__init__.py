@@ -1,1 +1,1 @@
-"""The implementation of `doctor()` and `check_parity()`."""
+"""The implementation of `doctor()`, `check_parity()` and `plan()`."""

@@ -59,3 +59,21 @@ def test_a_model_of_ones_own(tmp_path):
 @pytest.mark.parametrize("example", ["fashion_mnist", "reuters", "dcgan"])
 def test_an_example(example, tmp_path):
     assert reported(f"{example}:for_preflight", EXAMPLES, tmp_path)["samples_per_sec"] > 10_000
+
+
+def test_a_training_is_planned(tmp_path):
+    data = (
+        "\nimport numpy\n\ndef data():\n    return numpy.zeros((4096, 256), 'float32'), numpy.zeros(4096, 'int32')\n"
+    )
+    (tmp_path / "own_training.py").write_text(MODULE + data)
+    command = [Path(sys.executable).with_name("keras-tpu-ext"), "plan", "own_training:build"]
+    options = ["--data", "own_training:data", "--epochs", "100", "--batch-size", "1024", "--json", "--quiet"]
+    done = subprocess.run(
+        [*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["ok"], found["target"], found["steps_per_epoch"]) == (True, "v5e-8", 4)
+    low, high = found["seconds_range"]
+    assert 0 < low < found["seconds"] < high
+    assert found["buckets"]["training"] > 0 < found["buckets"]["compile"]

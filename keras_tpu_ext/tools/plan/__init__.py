@@ -1,0 +1,1 @@
+"""The implementation of `plan`: what each part of a training costs, measured here or estimated for a TPU."""

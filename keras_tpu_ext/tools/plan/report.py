@@ -1,0 +1,119 @@
+"""`PlanReport`: how long a training will take, and what of it costs most."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from keras_tpu_ext.output.display import HtmlText, counted, wrap
+from keras_tpu_ext.tools.plan.costs import BUCKETS, Cost
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanReport(HtmlText):
+    """The result of `plan`; print it, or show it in a notebook.
+
+    Attributes:
+        model: Name of the model.
+        target: What it was planned for: a TPU slice, or `"cpu"`.
+        epochs: Number of epochs.
+        steps_per_epoch: Number of steps of an epoch.
+        batch_size: Examples in a batch.
+        costs: A `Cost` for each bucket, the largest first; empty if the step does not compile.
+        hours: The quota in hours; `None` if there is none.
+        price_per_hour: Dollars for an hour; `None` if not given.
+        problem: Why it cannot be trained on the target; empty if it can.
+        delivered: What the host delivers, as a fraction of what the chips can eat; at most 1, `None` if not known.
+        notes: Sentences: what is not counted.
+    """
+
+    model: str
+    target: str
+    epochs: int
+    steps_per_epoch: int
+    batch_size: int
+    costs: tuple[Cost, ...] = ()
+    hours: float | None = None
+    price_per_hour: float | None = None
+    problem: str = ""
+    delivered: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it compiles, fits into memory, and ends within `hours` by the middle estimate."""
+        if self.problem or self.seconds is None:
+            return False
+        return self.hours is None or self.seconds <= self.hours * 3600
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it takes in all; `None` if nothing could be estimated."""
+        return sum(cost.seconds.middle for cost in self.costs) if self.costs else None
+
+    @property
+    def seconds_range(self) -> tuple[float, float] | None:
+        """The lowest and the highest time: the sums of those of the buckets, which may all err to the same side."""
+        if not self.costs:
+            return None
+        return sum(cost.seconds.low for cost in self.costs), sum(cost.seconds.high for cost in self.costs)
+
+    @property
+    def buckets(self) -> dict[str, float]:
+        """The seconds of each bucket."""
+        found = dict.fromkeys(BUCKETS, 0.0) if self.costs else {}
+        return found | {cost.bucket: cost.seconds.middle for cost in self.costs}
+
+    @property
+    def share(self) -> float | None:
+        """The fraction of the quota that it takes; `None` without a quota."""
+        return None if self.hours is None or self.seconds is None else self.seconds / (self.hours * 3600)
+
+    @property
+    def dollars(self) -> float | None:
+        """What it costs; `None` without a price."""
+        return (
+            None if self.price_per_hour is None or self.seconds is None else self.seconds / 3600 * self.price_per_hour
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        derived = ("ok", "seconds", "seconds_range", "buckets", "share", "dollars")
+        return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in derived}}
+
+    def __str__(self) -> str:
+        lines = [*wrap(self._headline()), ""]
+        total = self.seconds or 1.0
+        for cost in self.costs:
+            took = cost.seconds
+            span = f"{duration(took.low)} to {duration(took.high)}"
+            lines.append(f"  {cost.bucket:<11}{duration(took.middle):>9}{took.middle / total:>6.0%}  ({span})")
+            words = f"{cost.how}. Write: {cost.write}" if cost.write and took.middle >= 0.05 * total else cost.how
+            lines += [f"      {line}" for line in wrap(words, width=74)]
+        return "\n".join([*lines, "", *(line for note in self.notes for line in wrap(f"- {note}", 2))]).rstrip()
+
+    def _headline(self) -> str:
+        what = f"{counted(self.epochs, 'epoch')} of {counted(self.steps_per_epoch, 'step')}"
+        if self.seconds is None or self.seconds_range is None:
+            return f"{self.model}, {what}, cannot be planned for {self.target}: {self.problem}"
+        low, high = map(duration, self.seconds_range)
+        quota = f" of your {duration((self.hours or 0) * 3600)} ({self.share:.0%})" if self.share is not None else ""
+        text = f"{self.model} on {self.target}, {what}: {duration(self.seconds)} ({low} to {high}){quota}"
+        text += f", ${self.dollars:.2f}" if self.dollars is not None else ""
+        text += f"; {duration(self.buckets['compile'])} of it compiling"
+        if self.delivered is not None and self.delivered < 1:
+            text += f"; the host delivers {self.delivered:.1g} of what the chips eat"
+        return f"{text}. {self.problem}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Return `"3 h 10"`, `"12 min"`, `"4 min 05"`, `"41 s"` or `"0.3 s"`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 600:
+        return f"{whole // 60} min {whole % 60:02d}"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d}"
