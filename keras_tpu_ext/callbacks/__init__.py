@@ -1,10 +1,10 @@
 """Callbacks for `model.fit`."""
 
 from keras_tpu_ext.callbacks.auto_resume import AutoResume as AutoResume
-from keras_tpu_ext.callbacks.goodput import Goodput as Goodput
-from keras_tpu_ext.callbacks.goodput_report import GoodputReport as GoodputReport
 from keras_tpu_ext.callbacks.device_memory import DeviceMemory as DeviceMemory
 from keras_tpu_ext.callbacks.device_memory_report import DeviceMemoryReport as DeviceMemoryReport
+from keras_tpu_ext.callbacks.goodput import Goodput as Goodput
+from keras_tpu_ext.callbacks.goodput_report import GoodputReport as GoodputReport
 from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottleneck
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor

@@ -219,6 +219,7 @@ def plot_memory(
 ) -> Any:
     """Return a `matplotlib.figure.Figure` with the memory of the fullest device over time, and its limit."""
     figure = new_figure("DeviceMemory.plot()")
+    axes = figure.subplots()
     seconds = [second for second, _ in records]
     axes.plot(seconds, [use.in_use for _, use in records], color=FIRST, marker=".", label="in use")
     peaks = [math.nan if use.peak is None else use.peak for _, use in records]

@@ -88,7 +88,9 @@ class StepClock:
         self.sums = StepCosts()
         self.of_callbacks = [0.0] * len(hooks)
         self.tail = 0.0  # seconds for which the devices compute after a call
-        self.called = self.ended = 0.0  # when the last call began, in which devices get their work, and the last cycle
+        self.called = self.ended = (
+            0.0  # when the last call began, in which devices get their work, and the last cycle
+        )
         self._returned = self._compiled_before = 0.0
         self._read_before = self._read_inside = 0.0
 

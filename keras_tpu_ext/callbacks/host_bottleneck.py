@@ -14,8 +14,8 @@ from keras_tpu_ext._runtime.common.executions import Stage
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._ledger import LedgerUser
-from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks._plots import plot_input
+from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
 

@@ -100,7 +100,9 @@ class InputVerdict(HtmlSentence):
     def __str__(self) -> str:
         text = f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data{self._other_shares()}. "
         if self.pipeline_seconds or self.wait_fraction < _MODERATE:
-            own = f"{1 / self.pipeline_seconds:.4g} batches/s" if self.pipeline_seconds else "more than the step takes"
+            own = (
+                f"{1 / self.pipeline_seconds:.4g} batches/s" if self.pipeline_seconds else "more than the step takes"
+            )
             text += f"On its own the pipeline gives {own}; the step "
         else:
             text += "The step "

@@ -70,7 +70,7 @@ def test_others_are_called_before_and_after_all_hooks():
 def test_a_hook_in_another_thread_is_called_but_not_charged():
     clock = Clock()
     callback = TakesMore(clock, 1.0)
-    buckets, called = hooks(clock, callback)
+    _, called = hooks(clock, callback)
     thread = threading.Thread(target=called.on_train_batch_end, args=(4,))
     thread.start()
     thread.join()

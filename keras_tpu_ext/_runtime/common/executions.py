@@ -95,12 +95,11 @@ class Execution:
 
     def batches(self) -> list[Nest]:
         """Return the specs of the batches of a call that `run_watched` made, as far as known."""
+
     def is_end_of_data(self, error: BaseException) -> bool:
         """Return whether the call raised this error because there is no further batch."""
         return isinstance(error, self._end_errors)
 
-    def run_and_describe(self) -> tuple[Nest, Nest | None]:
-        """Make the call; return its result, and the specs of a batch for `count_flops` or `None`."""
         raise NotImplementedError
 
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
@@ -173,9 +172,7 @@ class Execution:
 class TimedIterator:
     """An iterator that calls `note` with the seconds that it took to get each item, or to find the end."""
 
-    def __init__(
-        self, iterator: Iterator[Nest], clock: Callable[[], float], note: Callable[[float], object]
-    ) -> None:
+    def __init__(self, iterator: Iterator[Nest], clock: Callable[[], float], note: Callable[[float], object]) -> None:
         self._iterator, self._clock, self._note = iterator, clock, note
 
     def __iter__(self) -> TimedIterator:

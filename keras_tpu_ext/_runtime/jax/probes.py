@@ -110,9 +110,6 @@ def intercept_executions(
 ) -> Interception:
     """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
     return Interception(model, JaxExecution, around, step)
-def intercept_executions(model: keras.Model, around: Callable[[Execution], Nest]) -> Interception:
-    """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
-    return Interception(model, JaxExecution, around)
 
 
 def stop_profiler() -> None:

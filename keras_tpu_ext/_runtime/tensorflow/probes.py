@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from keras_tpu_ext._runtime.tensorflow.compiles import watch_compiles as watch_compiles
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.tensorflow.compiles import watch_compiles as watch_compiles
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.tensorflow.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_step as lower_step

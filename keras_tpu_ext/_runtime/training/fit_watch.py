@@ -46,9 +46,7 @@ def watch_fits(make: WatchMaker) -> None:
     """Call `make` in each `fit` from now on; see `common/protocols.py`."""
     if make not in _MAKERS:
         _MAKERS.append(make)
-        install(
-            [(keras.callbacks.CallbackList, "keras.callbacks.CallbackList.on_train_begin", _on_train_begin)]
-        )
+        install([(keras.callbacks.CallbackList, "keras.callbacks.CallbackList.on_train_begin", _on_train_begin)])
 
 
 def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:

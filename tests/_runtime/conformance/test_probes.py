@@ -133,6 +133,8 @@ def test_constants_are_those_that_layers_have(make):
     assert (constants["hidden.units"], constants["out.units"]) == (3, 1)
     assert constants["out.trainable"] is True
     assert not any(name.endswith((".built", ".kernel")) for name in constants)
+
+
 def test_a_profile_has_its_steps_and_another_one_is_refused(tmp_path):
     probes.start_profiler(str(tmp_path))
     try:
