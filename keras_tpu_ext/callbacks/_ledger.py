@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from keras_tpu_ext import _runtime
@@ -74,7 +74,7 @@ class FitLedger:
                 "on_train_end": self._end_epochs,
             },
         )
-        self.callbacks: list[Callback] = [self.hooks]
+        self.callbacks: list[Any] = [self.hooks]
         self._steps = StepClock(clock, self._compiles.seconds, self.hooks.of_batches)
         steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
         self.probes = ProbeSchedule(clock, steps)

@@ -158,10 +158,15 @@ def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
 
 def _over_epochs(verdicts: Sequence[InputVerdict]) -> InputVerdict:
     """Return the verdict on all epochs together."""
-    names = ("step_seconds", "compute_seconds", "callbacks_seconds")
-    means = {name: statistics.fmean(getattr(verdict, name) for verdict in verdicts) for name in names}
+    step = statistics.fmean(verdict.step_seconds for verdict in verdicts)
     waits = statistics.fmean(verdict.wait_fraction * verdict.step_seconds for verdict in verdicts)
-    return dataclasses.replace(verdicts[-1], wait_fraction=waits / means["step_seconds"], **means)
+    return dataclasses.replace(
+        verdicts[-1],
+        wait_fraction=waits / step,
+        step_seconds=step,
+        compute_seconds=statistics.fmean(verdict.compute_seconds for verdict in verdicts),
+        callbacks_seconds=statistics.fmean(verdict.callbacks_seconds for verdict in verdicts),
+    )
 
 
 def _plot_step_times(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) -> None:

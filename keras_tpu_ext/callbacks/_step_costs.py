@@ -58,13 +58,13 @@ class StepCosts:
 
         `compute_seconds` are those of a step whose batch is ready, if steps read their batches in their graph.
         """
-        left_out = self._cycle if self.executions >= self._ENOUGH else None
-        sums = Cycle(self.steps, self.training, self.input, self.callbacks, self.idle, self.compile)
-        if left_out is not None:
-            sums = Cycle(*(all_of - one for all_of, one in zip(sums, left_out, strict=True)))
-        if not sums.steps:
+        steps, *sums = self.steps, self.training, self.input, self.callbacks, self.idle, self.compile
+        if self.executions >= self._ENOUGH and self._cycle is not None:
+            less, *seconds = self._cycle
+            steps, sums = steps - less, [all_of - one for all_of, one in zip(sums, seconds, strict=True)]
+        if not steps:
             return None
-        each = Cycle(1, *(seconds / sums.steps for seconds in sums[1:]))
+        each = Cycle(1, *(seconds / steps for seconds in sums))
         if compute_seconds is None:
             return each
         waiting = max(each.training - compute_seconds, 0.0)

@@ -104,8 +104,8 @@ class Goodput(LedgerUser, _runtime.keras.callbacks.Callback):
         """Draw the seconds of the last `fit`, one bar of all buckets.
 
         Args:
-            path: File to write the picture to, such as `"goodput.png"`, or `None` for none. If several processes train
-                together, only the chief writes it.
+            path: File to write the picture to, such as `"goodput.png"`, or `None` for none. If several processes
+                train together, only the chief writes it.
 
         Returns:
             The `matplotlib.figure.Figure`; no display is needed.

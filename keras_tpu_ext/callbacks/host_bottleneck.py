@@ -59,7 +59,7 @@ class HostBottleneck(LedgerUser, _runtime.keras.callbacks.Callback):
     A probe runs once an epoch, with up to 1 % of its executions, and at least three steps. The devices are idle while
     it takes batches, which costs time only if they do not wait for data anyway; an epoch has no probe if the last one
     cost more than 0.5 % of the time since. With fewer than 300 executions per epoch there is one probe in a `fit`. On
-    TensorFlow epochs of fewer than seven executions are too short to tell: there is no verdict, and a warning says so.
+    TensorFlow epochs of fewer than six executions are too short to tell: there is no verdict, and a warning says so.
 
     The first three executions of an epoch, validation and probes do not count. Neither does the longest of ten or
     more executions: a single pause comes from the process, and better input does not remove it. If more than a

@@ -90,8 +90,8 @@ class InputVerdict(HtmlSentence):
         if shares["callbacks"] >= _WORTH_TELLING:
             faster = self.step_seconds / (self.step_seconds - self.callbacks_seconds)
             gains.append(
-                f"Let {self.costliest_callback} do its work at the end of an epoch, or every hundredth batch: at most "
-                f"{faster:.3g} times as fast"
+                f"Let {self.costliest_callback} do its work at the end of an epoch, or every hundredth batch: at "
+                f"most {faster:.3g} times as fast"
             )
         if shares["python"] >= _HIGH:
             gains.append('Run more steps in one call: compile(steps_per_execution="auto")')

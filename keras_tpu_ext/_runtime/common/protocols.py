@@ -404,7 +404,7 @@ class FitWatch(Protocol):
     """What watches a `fit`."""
 
     @property
-    def callbacks(self) -> list[Callback]:
+    def callbacks(self) -> list[Any]:
         """What Keras is to call in place of the callbacks."""
 
     def end(self) -> None:

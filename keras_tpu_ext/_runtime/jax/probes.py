@@ -40,7 +40,7 @@ class JaxExecution(Execution):
 
     def output_of(self, result: Nest) -> Nest:
         """Return one of the logs."""
-        logs, _ = result  # type: ignore[misc]
+        logs: Nest = result[0]  # type: ignore[index]
         if isinstance(logs, dict):  # the fast way
             for log in logs.values():
                 if isinstance(log, jax.Array):
