@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -56,16 +55,14 @@ class JaxExecution(Execution):
         jax.block_until_ready(result)
 
     def run_watched(self, watch: CompileWatch) -> tuple[Nest, float]:
-        """Make the call; return its result, and the seconds it compiled, without what its first batch compiles."""
-        iterator = self._args[-1]
-        first = next(iterator)
-        taken = self._taken = [first]
+        """Make the call; return its result, and the seconds it compiled, without what its batches compile."""
+        self._taken: list[Nest] = []
+        batches = _WatchedBatches(self._args[-1], watch, self._taken)
         programs, before = watch.programs, watch.seconds()
-        # The filter only appends: all in C, since this is between any two steps.
-        rest = itertools.filterfalse(taken.append, iterator)
-        result = self._function(*self._args[:-1], itertools.chain((first,), rest))
+        result = self._function(*self._args[:-1], batches)
         # JAX also tells of a trace, of microseconds, where a new jit finds the program of an equal function.
-        return result, 0.0 if watch.programs == programs else watch.seconds() - before
+        compiled = watch.programs - programs - batches.programs
+        return result, watch.seconds() - before - batches.seconds if compiled else 0.0
 
     def batches(self) -> list[Nest]:
         """Return the shapes of its batches."""
@@ -89,6 +86,25 @@ class JaxExecution(Execution):
     def _source_of(self, items: Sequence[Nest]) -> Iterator[Nest]:
         jax.block_until_ready([leaf for leaf in jax.tree.leaves(items) if isinstance(leaf, jax.Array)])
         return iter(items)
+
+
+class _WatchedBatches:
+    """Batches that a call reads, as it reads them, and what is compiled to make them."""
+
+    def __init__(self, iterator: Iterator[Nest], watch: CompileWatch, taken: list[Nest]) -> None:
+        self._iterator, self._watch, self._taken = iterator, watch, taken
+        self.programs, self.seconds = 0, 0.0
+
+    def __iter__(self) -> Iterator[Nest]:
+        return self
+
+    def __next__(self) -> Nest:
+        programs, seconds = self._watch.programs, self._watch.seconds()
+        item = next(self._iterator)
+        self.programs += self._watch.programs - programs
+        self.seconds += self._watch.seconds() - seconds
+        self._taken.append(item)
+        return item
 
 
 def _shapes_of_batches(item: Nest) -> list[Nest]:
