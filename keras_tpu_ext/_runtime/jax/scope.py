@@ -142,7 +142,7 @@ def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None,
 
     The dimension `axis`, whose size must split evenly, is sharded; with `None` the data are replicated.
     """
-    if distribution is None:
+    if distribution is None or _is_default_device(distribution):
         return jax.device_put(data)
     mesh = jax_mesh(distribution)
     spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, distribution.batch_dim_name)
@@ -158,8 +158,20 @@ def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None,
 
 
 def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSharding | None:
-    """Return the sharding of a replicated array; `None` without a distribution."""
-    return None if distribution is None else NamedSharding(jax_mesh(distribution), PartitionSpec())
+    """Return the sharding of a replicated array; `None` for the default device."""
+    if distribution is None or _is_default_device(distribution):
+        return None
+    return NamedSharding(jax_mesh(distribution), PartitionSpec())
+
+
+def _is_default_device(distribution: keras.distribution.DataParallel) -> bool:
+    """Return whether a distribution has one device, where arrays are anyway.
+
+    There Keras makes variables without a mesh. With batches that have one, JAX would compile a step for variables
+    without it, for those that come out of a step, and for both together.
+    """
+    devices = jax_mesh(distribution).devices
+    return devices.size == 1 and devices.flat[0] == jax.devices()[0]
 
 
 def data_parallel(devices: Sequence[jax.Device]) -> keras.distribution.DataParallel:
