@@ -64,6 +64,13 @@ class Decoding(keras.layers.Layer):
         super().__init__(name="attention")
         self.query, self.key, self.value = (keras.layers.Dense(count * 256) for count in (4, 2, 2))
 
+    def build(self, shape):
+        for dense in (self.query, self.key, self.value):
+            dense.build(shape)
+
+    def compute_output_shape(self, shape):  # where there is no TPU, Keras refuses to call it with a cap
+        return (*shape[:-1], 4 * 256)
+
     def call(self, x):
         rows = keras.ops.shape(x)[0]
         query, key, value = (
