@@ -177,7 +177,7 @@ def transformers() -> Iterator[str]:
     """Yield a row for each transformer: Keras's own step and that of `for_tpu=True`."""
     yield "| model | slice | Keras | for_tpu | by that of Keras | MFU | HBM | time to compile |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    files = [f"transformers{more}-jax.txt" for more in ("", "-others", "-v5e-8", "-v6e-8", "-long")]
+    files = [f"transformers{more}-jax.txt" for more in ("", "-others", "-v5e-8", "-v6e-8", "-long", "-gemma")]
     for row in (row for file in files for row in result(file)["rows"]):
         ours, stock = row["for_tpu"], row["stock"]
         cells = [row["model"], row["target"]]

@@ -226,7 +226,7 @@ def strategy_scope(
             less. Numbers are equal up to rounding, but for those of dropout: with it N replicas drop exactly what one
             device drops, and Keras's own random numbers are others. It applies to every layer, also to those of
             keras-hub, in `fit`, `evaluate`, `predict` and their `*_on_batch`, and changes no class, weight or file.
-            On JAX attention with dropout is one kernel. Keras 3 only. Defaults to `False`.
+            On JAX attention is one kernel, with dropout too. Keras 3 only. Defaults to `False`.
         shard: How to shard models that do not fit on one device; on Keras 3 on JAX only. `None` (default): every
             device holds the whole model. `"fsdp"`: weights, gradients and optimizer state are sharded over the data
             axis, and over further axes of `mesh` as in tensor parallelism; layouts are chosen from shapes and layers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_tpu_ext import _runtime
@@ -37,11 +37,11 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
     - A bias right before such a normalisation is removed. In training it has no effect, since the batch's mean is
       subtracted; but its gradient is a sum over all activations. In inference `moving_mean` compensates for it.
 
-    Weights are cloned, pretrained ones too: predictions are equal up to rounding. `model` does not change. Left as
-    they are: layers with `renorm`, biases with a regulariser or a constraint, those of a layer that is used more than
-    once or that has an activation, and those before a normalisation that is frozen (`trainable=False`) or called with
-    `training=False`. One log line says what was done. What each change gains by the compiler's estimate is in
-    docs/layers.md.
+    Weights are cloned, pretrained ones and those of LoRA too, and what is frozen stays so: predictions are equal up
+    to rounding. `model` does not change. Left as they are: layers with `renorm`, biases with a regulariser or a
+    constraint, those of a layer that is used more than once or that has an activation, and those before a
+    normalisation that is frozen (`trainable=False`) or called with `training=False`. One log line says what was done.
+    What each change gains by the compiler's estimate is in docs/layers.md.
 
     A layer, or a model with its own `call`, is returned itself: its call then computes as in the first point. For a
     whole program, with its loss, there is `strategy_scope(for_tpu=True)`. What is saved are Keras's own layers.
@@ -119,7 +119,7 @@ def _clone(model: Any, ghost_batch_size: int | None, done: collections.Counter[s
     offsets = {id(biases[id(layer)]): _array(layer.bias) for layer, _ in pairs if id(layer) in biases}
     for layer, new in pairs:
         is_bias = {id(layer.bias)} if id(layer) in biases else set()
-        new.set_weights([_array(weight) for weight in layer.weights if id(weight) not in is_bias])
+        _take_over(layer, new, [weight for weight in layer.weights if id(weight) not in is_bias])
         if hasattr(new, "finalize_state"):  # Keras's Normalization turns its weights into constants
             new.finalize_state()
         if id(layer) in offsets:
@@ -140,12 +140,27 @@ def _copy_of_its_class(model: Any, biases: Any) -> Any:
         return None
     try:
         copy = own.from_config(model.get_config())
-        copy.set_weights([_array(weight) for weight in model.weights])
+        _take_over(model, copy, model.weights)
     except (TypeError, ValueError, AttributeError):  # the config is not all: layer by layer, then
         return None
     for layer in copy.layers:
         _computing_for_tpu(layer)
     return copy
+
+
+def _take_over(layer: Any, copy: Any, weights: Sequence[Any]) -> None:
+    """Give a copy the weights of its original, and let it train the same: a config may not tell of layers inside."""
+    inside = (_runtime.models.flatten_layers(one) for one in (layer, copy))
+    for one, other in ((layer, copy), *zip(*inside, strict=False)):
+        if other.trainable != one.trainable:
+            other.trainable = one.trainable
+        if getattr(one, "lora_enabled", False) and not other.lora_enabled:
+            alpha = {"lora_alpha": one.lora_alpha} if hasattr(one, "lora_alpha") else {}  # from Keras 3.10 on
+            other.enable_lora(one.lora_rank, **alpha)
+    copy.set_weights([_array(weight) for weight in weights])
+    for weight, new in zip(weights, copy.weights, strict=True):
+        if new.trainable != weight.trainable:
+            new.trainable = weight.trainable
 
 
 def _made_from(config: Any, new_class: type[Any], layer: Any) -> Any:

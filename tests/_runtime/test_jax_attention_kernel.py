@@ -277,6 +277,53 @@ def test_a_scale_may_be_an_array(scale, kernel):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+GROUPED = {  # heads of queries and of keys, and their depth
+    "two heads share a vector": (4, 2, 64),
+    "a head is a vector": (4, 2, 128),
+    "a head is two vectors": (4, 1, 256),
+}
+
+
+def attended(query, key, value, where, mask=None, cap=None):
+    """Capped attention of grouped heads, its gradients, and one of a square of these."""
+    groups = query.shape[2] // key.shape[2]
+
+    def attend(query, key, value):
+        if where is not None:
+            more = {} if cap is None else {"attn_logits_soft_cap": cap}
+            return keras.ops.dot_product_attention(query, key, value, mask=mask, scale=0.3, **more)
+        key, value = (jnp.repeat(array, groups, axis=2) for array in (key, value))
+        logits = 0.3 * jnp.einsum("bqhd,bkhd->bhqk", query, key)
+        logits = logits if cap is None else cap * jnp.tanh(logits / cap)
+        logits = logits if mask is None else jnp.where(mask, logits, -1e30)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(logits), value)
+
+    def gradients(*arrays):
+        return jax.grad(lambda *arrays: jnp.sum(attend(*arrays) ** 3), argnums=(0, 1, 2))(*arrays)
+
+    def squared(*arrays):
+        return sum(jnp.sum(one**2) for one in gradients(*arrays))
+
+    with where or contextlib.nullcontext():
+        arrays = query, key, value
+        return [attend(*arrays), *gradients(*arrays), *jax.grad(squared, argnums=(0, 1, 2))(*arrays)]
+
+
+@pytest.mark.skipif(VERSION < (3, 10), reason="this Keras caps no logits")
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("shape", GROUPED)
+def test_grouped_heads_and_capped_logits(shape, cap, monkeypatch):
+    heads, key_heads, depth = GROUPED[shape]
+    monkeypatch.setattr(attention_kernel, "_LOGITS", 32 * 64)  # two programs for each head
+    query = RNG.standard_normal((2, 64, heads, depth)).astype("float32")
+    key, value = (RNG.standard_normal((2, 64, key_heads, depth)).astype("float32") for _ in range(2))
+    mask = jnp.tri(64, dtype=bool) & jnp.asarray(RNG.random((2, 1, 64, 64)) < 0.6) | jnp.eye(64, dtype=bool)
+    expected = attended(query, key, value, None, mask, cap)
+    found = attended(query, key, value, on_tpu(), mask, cap)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max())
+
+
 def test_without_dropout_it_is_the_attention_of_keras():
     check(heads(dropout=0.0))
     check(heads(dropout=0.0), attention_mask=jnp.asarray([[[True]], [[False]]]))

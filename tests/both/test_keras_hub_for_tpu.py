@@ -24,7 +24,7 @@ DECODER = {
     "num_layers": 2,
     "num_query_heads": 4,
     "num_key_value_heads": 2,
-    "hidden_dim": 64,
+    "hidden_dim": 128,
     "intermediate_dim": 96,
 }
 
@@ -42,8 +42,16 @@ def vit():
 
 
 def gemma():
+    """A small Gemma-2, with all that it has."""
     return hub.models.GemmaBackbone(
-        **DECODER | {"hidden_dim": 64, "intermediate_dim": 192}, head_dim=32, attention_logit_soft_cap=50.0
+        **DECODER | {"hidden_dim": 64, "intermediate_dim": 192},
+        head_dim=128,
+        attention_logit_soft_cap=2.0,
+        final_logit_soft_cap=3.0,
+        use_post_ffw_norm=True,
+        use_post_attention_norm=True,
+        use_sliding_window_attention=True,
+        sliding_window_size=8,  # with less, what comes after 9 words would see nothing
     )
 
 
@@ -69,9 +77,9 @@ def test_a_backbone_predicts_the_same(name):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "takes"), [("BERT", True), ("ViT", True), ("Gemma", False), ("Llama", False)])
-def test_the_kernel_computes_what_suits_it(name, takes, monkeypatch):
-    """Decoders see only what is before, and share keys among heads: theirs is JAX's kernel, from 512 keys on."""
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_kernel_computes_their_attention(name, monkeypatch):
+    """Also that of decoders, which share keys among heads, say by a mask of pairs what is seen, and cap logits."""
     make, inputs = BACKBONES[name]
     model, calls, kernel = make(), [], attention.attention_kernel
     monkeypatch.setattr(attention, "attention_kernel", lambda *arguments: calls.append(1) or kernel(*arguments))
@@ -80,7 +88,54 @@ def test_the_kernel_computes_what_suits_it(name, takes, monkeypatch):
         found = arrays(kte.layers.for_tpu(model)(inputs))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-    assert bool(calls) == takes
+    assert calls
+
+
+def with_lora(model):
+    """Enable LoRA with weights that change the predictions."""
+    model.enable_lora(4)
+    for i, weight in enumerate(model.trainable_weights):
+        weight.assign(np.cos(np.arange(i, i + np.prod(weight.shape))).reshape(weight.shape) / 9)
+    return model
+
+
+def tuned(backbone, for_tpu):
+    """The losses, the predictions and the weights of a Gemma that is trained by LoRA, with its path for a TPU."""
+    with as_on_tpu(), kte.strategy_scope(require="cpu", for_tpu=for_tpu):
+        model = hub.models.GemmaCausalLM(backbone)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=[])
+        following = np.roll(WORDS, -1, axis=1)
+        losses = model.fit(TEXT, following, batch_size=2, epochs=3, shuffle=False, verbose=0).history["loss"]
+        return model, [*losses, *arrays(model.predict(TEXT, verbose=0)), *arrays(model.trainable_weights)]
+
+
+@pytest.mark.parametrize("first", ["LoRA", "for_tpu"])
+def test_lora_trains_the_same_before_and_after(first, tmp_path):
+    plain = gemma()
+    copied = gemma()
+    copied.set_weights(plain.get_weights())
+    ours = kte.layers.for_tpu(with_lora(copied)) if first == "LoRA" else with_lora(kte.layers.for_tpu(copied))
+    stock = with_lora(plain)
+    assert [one.shape for one in ours.trainable_weights] == [one.shape for one in stock.trainable_weights]
+    np.testing.assert_allclose(arrays(ours(TEXT))[0], arrays(stock(TEXT))[0], atol=1e-5)
+    trained, found = tuned(ours, for_tpu=True)
+    _, expected = tuned(stock, for_tpu=False)
+    assert found[0] > found[2]
+    for one, another in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, another, rtol=1e-4, atol=1e-5)
+    trained.save_weights(tmp_path / "found.weights.h5")
+    loaded = hub.models.GemmaCausalLM(gemma())  # Keras saves what LoRA has learned as part of the kernels
+    loaded.load_weights(tmp_path / "found.weights.h5")
+    np.testing.assert_allclose(arrays(loaded(TEXT))[0], arrays(trained(TEXT))[0], atol=1e-5)
+
+
+def test_what_is_frozen_inside_a_layer_stays_so():
+    model = gemma()
+    model.get_layer("decoder_block_0").attention.query_dense.trainable = False
+    copy = kte.layers.for_tpu(model)
+    assert [one.path for one in copy.trainable_weights] == [one.path for one in model.trainable_weights]
+    assert len(copy.trainable_weights) == len(copy.weights) - 1
 
 
 def trained(model, inputs, options):

@@ -57,6 +57,47 @@ def test_the_kernel_with_dropout():
     assert attention.flops == 7 * 2 * (2 * 4 * 256 * 256) * 32
 
 
+class Decoding(keras.layers.Layer):
+    """Attention as keras-hub's Gemma has it: rotated by pairs, grouped, capped, and by a mask what is before."""
+
+    def __init__(self):
+        super().__init__(name="attention")
+        self.query, self.key, self.value = (keras.layers.Dense(count * 256) for count in (4, 2, 2))
+
+    def build(self, shape):
+        for dense in (self.query, self.key, self.value):
+            dense.build(shape)
+
+    def compute_output_shape(self, shape):  # where there is no TPU, Keras refuses to call it with a cap
+        return (*shape[:-1], 4 * 256)
+
+    def call(self, x):
+        rows = keras.ops.shape(x)[0]
+        query, key, value = (
+            keras.ops.reshape(dense(x), (rows, SHAPE[0], -1, 256)) for dense in (self.query, self.key, self.value)
+        )
+        query, key = (
+            keras.ops.reshape(keras.ops.stack(keras.ops.split(one, 2, axis=-1), axis=-1), keras.ops.shape(one))
+            for one in (query, key)
+        )
+        mask = keras.ops.tile(keras.ops.tri(SHAPE[0], dtype="bool")[None, None], (rows, 1, 1, 1))
+        found = keras.ops.dot_product_attention(query, key, value, mask=mask, attn_logits_soft_cap=50.0)
+        return keras.ops.reshape(found, (rows, SHAPE[0], 4 * 256))
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["v5e-8", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("v4-8", "v5p-8", "v6e-8"))],
+)
+def test_the_kernel_of_a_decoder(target):
+    with kte.strategy_scope(require="cpu", for_tpu=True):
+        made = model(kte.TPUModel, lambda: lambda x: Decoding()(x))
+    found = report(made, target)
+    assert found.ok, str(found)
+    assert found.time.by_kernels > 0
+    assert found.time.kernels_by_compiler
+
+
 def test_a_plain_model_on_several_chips_is_told_the_cure():
     found = report(model(keras.Model, heads))
     assert "Mosaic kernels cannot be automatically partitioned" in found.fault.cause

@@ -327,6 +327,27 @@ def test_a_model_with_a_config_of_its_own_keeps_its_class():
     np.testing.assert_allclose(found.predict(x, verbose=0), model.predict(x, verbose=0), **ROUNDING)
 
 
+def test_what_is_frozen_stays_frozen():
+    model = of(keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dense(2), shape=(4,))
+    model.layers[-1].trainable = False
+    trained = [weight.shape for weight in kte.layers.for_tpu(model).trainable_weights]
+    assert trained == [(4, 3), (3,), (3,)]  # of the first layer no bias
+
+
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2 has no LoRA")
+def test_lora_comes_along():
+    model = of(keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dense(2), shape=(4,))
+    for layer in (model.layers[1], model.layers[3]):
+        layer.enable_lora(2)
+    model = unlike_new(model)
+    found, x = kte.layers.for_tpu(model), RNG.normal(size=(4, 4)).astype("float32")
+    assert [weight.shape for weight in found.trainable_weights] == [
+        *((4, 2), (2, 3), (3,), (3,)),
+        *((2,), (3, 2), (2, 2)),
+    ]
+    np.testing.assert_allclose(found.predict(x, verbose=0), model.predict(x, verbose=0), **ROUNDING)
+
+
 @pytest.mark.runtimes("keras2_tf")
 @pytest.mark.gate_on("keras2_tf221")
 def test_a_layer_and_dropout_need_keras_3():

@@ -52,6 +52,8 @@ jax/attention.py
     the kernel for a TPU needs to know what the mask means
   call: keras.layers.GroupQueryAttention._compute_attention_mask, _compute_attention:
     the kernel for a TPU needs to know what the mask means
+jax/interleave.py
+  call: keras.src.backend.numpy.stack: a TPU is slow to move numbers between lanes
 jax/traced_devices.py
   block: jax.devices, default_backend: Keras traces for a TPU that is not there
   block: jax.experimental.pallas.pallas_call: a CPU interprets kernels

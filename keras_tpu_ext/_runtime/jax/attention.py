@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
-from keras_tpu_ext._runtime.jax.attention_kernel import Rule, Words, attention_kernel, block_of_queries
+from keras_tpu_ext._runtime.jax.attention_kernel import LANES, Rule, Words, attention_kernel, block_of_queries
 from keras_tpu_ext._runtime.jax.batch import respects_padding
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, device_kind_of, traced_devices, traces_for_tpu
@@ -197,9 +197,9 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             _warn_once()  # Keras itself gives such a call to the kernel
         if seen is not None and bias is None and not np.ndim(scale):
             sees_far = seen.before is None and seen.after is None  # else the other kernel visits fewer blocks
-            suits = flash_attention is not False and sees_far and not cap and isinstance(scale, _NUMBERS)
-            if suits and _block(query, key, value, devices):
-                found = _by_own_kernel(query, key, value, seen, scale, devices)
+            are_numbers = all(isinstance(one, _NUMBERS) for one in (scale, *cap.values()))
+            if flash_attention is not False and sees_far and are_numbers and _block(query, key, value, devices):
+                found = _by_own_kernel(query, key, value, seen, scale, devices, cap=attn_logits_soft_cap)
                 return _mean_where_nothing_is_seen(found, value, seen)
             if wanted and seen.pairs is None and _suits_splash(query, key, value, devices):
                 return _by_splash(query, key, value, seen, scale, attn_logits_soft_cap, devices)
@@ -252,9 +252,11 @@ def _block(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDe
     """Return how many queries a program of this package's kernel has; `None` if it is not asked for or suitable."""
     if not computes_for_tpu() or not _suits_kernels(query, key, value, devices):
         return None
-    if query.shape[2:] != key.shape[2:] or key.shape != value.shape or len({query.dtype, key.dtype, value.dtype}) > 1:
-        return None
     heads, depth = query.shape[2:]
+    if heads % key.shape[2] or depth != key.shape[3] or key.shape != value.shape:
+        return None
+    if len({query.dtype, key.dtype, value.dtype}) > 1:
+        return None
     width, kind = heads // _divisions(devices)[1] * depth, device_kind_of(devices.mesh)
     lengths = query.shape[1], key.shape[1]
     return block_of_queries(width, depth, *lengths, itemsize=query.dtype.itemsize, device_kind=kind)
@@ -269,12 +271,17 @@ def _by_own_kernel(
     devices: TracedDevices,
     rate: float = 0.0,
     seed: Sequence[Any] = (0, 0),
+    *,
+    cap: float | None = None,
 ) -> jax.Array:
     """Return attention by this package's kernel; the arrays' dimensions are batch, length, heads and depth."""
     (batch, queries, heads, depth), keys = query.shape, key.shape[1]
     block = _block(query, key, value, devices)
     assert block is not None
-    rule = Rule(depth, scale, rate, seen.before, seen.after, block)
+    groups = heads // key.shape[2]
+    if depth < LANES:
+        key, value, groups = jnp.repeat(key, groups, axis=2), jnp.repeat(value, groups, axis=2), 1
+    rule = Rule(depth, scale, rate, seen.before, seen.after, block, groups, cap)
     visible = seen.pairs if seen.keys is None else seen.keys[:, None]
     if visible is not None:
         visible = jnp.broadcast_to(visible.astype(jnp.int32), (batch, visible.shape[1], keys))

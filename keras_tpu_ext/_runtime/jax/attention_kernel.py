@@ -22,7 +22,7 @@ import numpy as np
 from keras_tpu_ext._runtime.compat.keras3_jax import compiler_params
 from keras_tpu_ext._runtime.keras3.tpu_operations import first_kept
 
-_LANES = 128
+LANES = 128
 # Numbers of an array of logits, by which the compiler takes the fewest cycles; and where no block of queries divides
 # all, at most.
 _LOGITS, _MOST_LOGITS = 2**18, 2**19
@@ -45,6 +45,8 @@ class Rule:
         before: Number of positions before its own that a query sees; `None` for all.
         after: Number of positions after its own that a query sees; `None` for all.
         block: Number of queries of a program.
+        groups: Number of heads of queries for each head of keys and values; 1 for heads that share lanes.
+        cap: `cap * tanh(logits / cap)` are the logits; `None` for those as they are.
     """
 
     depth: int
@@ -53,6 +55,8 @@ class Rule:
     before: int | None
     after: int | None
     block: int
+    groups: int = 1
+    cap: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +76,12 @@ def block_of_queries(
     width: int, depth: int, queries: int, keys: int, *, itemsize: int, device_kind: str
 ) -> int | None:
     """Return the number of queries of a program; `None` if the kernel does not take such arrays."""
-    if width % _LANES or (_LANES % depth and depth % _LANES):
+    if width % LANES or (LANES % depth and depth % LANES):
         return None
     divisors = [size for size in (queries, *_BLOCKS) if not queries % size and size * keys <= _LOGITS]
     block = divisors[0] if divisors else queries
     memory = _UNASKED if device_kind in _SMALL else _ASKED
-    fits = block * keys <= _MOST_LOGITS and _memory(block, keys, max(_LANES, depth), itemsize) <= memory
+    fits = block * keys <= _MOST_LOGITS and _memory(block, keys, max(LANES, depth), itemsize) <= memory
     return block if fits else None
 
 
@@ -92,7 +96,7 @@ def _memory(block: int, keys: int, lanes: int, itemsize: int) -> int:
 def attention_kernel(
     rule: Rule, query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, words: Words
 ) -> jax.Array:
-    """Return attention of shape (batch, queries, heads * depth), and so are `query`, `key` and `value`.
+    """Return attention of shape (batch, queries, heads * depth); `query`, `key` and `value` have such shapes too.
 
     `visible` are int32 of shape (batch, queries or 1, keys), not zero for what can be seen; `None` for all.
     """
@@ -149,7 +153,8 @@ def _by_xla(
 ) -> jax.Array:
     """Return what the kernel does, for gradients of its gradients."""
     q, k, v = (array.reshape(*array.shape[:2], -1, rule.depth) for array in (query, key, value))
-    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) * rule.scale
+    k, v = (jnp.repeat(array, rule.groups, axis=2) for array in (k, v))
+    logits = _logits(rule, jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32))
     queries, keys = (jax.lax.broadcasted_iota(jnp.int32, logits.shape[2:], axis) for axis in (0, 1))
     weights, total = _softmax(rule, logits, [] if visible is None else [visible[:, None]], queries, keys)
     weights = weights / total
@@ -175,9 +180,9 @@ def _call(
 
     batch, queries, width = arrays[0].shape
     keys = arrays[1].shape[1]
-    lanes = max(_LANES, rule.depth)
+    lanes = max(LANES, rule.depth)
     of_queries = pl.BlockSpec((None, rule.block, lanes), lambda b, h, i, *_: (b, i, h))
-    of_keys = pl.BlockSpec((None, keys, lanes), lambda b, h, i, *_: (b, 0, h))
+    of_keys = pl.BlockSpec((None, keys, lanes), lambda b, h, i, *_: (b, 0, jax.lax.div(h, rule.groups)))
     specs = [of_queries, of_keys, of_keys, of_queries]
     masks = [] if visible is None else [visible]
     rows = queries if masks and masks[0].shape[1] > 1 else 1
@@ -195,7 +200,7 @@ def _call(
         ),
         out_shape=[jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results],
         compiler_params=compiler_params(
-            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            dimension_semantics=("parallel", "parallel" if rule.groups == 1 else "arbitrary", "arbitrary"),
             vmem_limit_bytes=None if memory <= _UNASKED else 3 * memory // 2,
         ),
         cost_estimate=pl.CostEstimate(
@@ -211,7 +216,8 @@ def _forward(rule: Rule, *refs: Any) -> None:
     words, visible, (query, key, value, result) = refs[:4], refs[4:-4], refs[-4:]
     found: Any = None
     for head, lanes in _heads(rule, query):
-        weights, total = _weights(rule, _only(query[...], lanes), key[...], visible)
+        logits = _logits(rule, _product(_only(query[...], lanes), key[...], (1, 1)))
+        weights, total = _softmax(rule, logits, visible, *_positions(rule, logits.shape))
         kept = _dropping(rule, words, head, weights.shape)
         of_head = _product(kept(weights).astype(value.dtype), value[...], (1, 0)) / (total * (1 - rule.rate))
         found = of_head if found is None else jnp.where(lanes, of_head, found)
@@ -228,17 +234,22 @@ def _backward(rule: Rule, *refs: Any) -> None:
     of_values: Any = 0.0
     for head, lanes in _heads(rule, query):
         q, up = _only(query[...], lanes), _only(upstream[...], lanes)
-        weights, total = _weights(rule, q, key[...], visible)
+        logits = _logits(rule, _product(q, key[...], (1, 1)))
+        weights, total = _softmax(rule, logits, visible, *_positions(rule, logits.shape))
         weights = weights / total
         kept = _dropping(rule, words, head, weights.shape)
         of_weights = kept(_product(up, value[...], (1, 1)))
         along = jnp.sum(weights * of_weights, axis=1, keepdims=True)
-        of_logits = (weights * (of_weights - along) * (rule.scale / (1 - rule.rate))).astype(q.dtype)
+        of_logits = weights * (of_weights - along) * (rule.scale / (1 - rule.rate))
+        if rule.cap is not None:
+            of_logits *= 1 - jnp.square(logits / rule.cap)
+        of_logits = of_logits.astype(q.dtype)
         of_queries += _product(of_logits, _only(key[...], lanes), (1, 0))
         of_keys += _product(of_logits, q, (0, 0))
         of_values += _product(kept(weights).astype(up.dtype), up, (0, 0)) / (1 - rule.rate)
     of_query[...] = of_queries.astype(of_query.dtype)
-    step = pl.program_id(2)
+    blocks = pl.num_programs(2)
+    step = jax.lax.rem(pl.program_id(1), rule.groups) * blocks + pl.program_id(2)  # of those with the same keys
 
     @pl.when(step == 0)
     def _first() -> None:
@@ -250,7 +261,7 @@ def _backward(rule: Rule, *refs: Any) -> None:
         for total, found in zip(sums, (of_keys, of_values), strict=True):
             total[...] += found
 
-    @pl.when(step == pl.num_programs(2) - 1)
+    @pl.when(step == rule.groups * blocks - 1)
     def _last() -> None:
         for total, result in zip(sums, (of_key, of_value), strict=True):
             result[...] = total[...].astype(result.dtype)
@@ -273,15 +284,16 @@ def _only(array: jax.Array, lanes: jax.Array | None) -> jax.Array:
     return array if lanes is None else jnp.where(lanes, array, jnp.zeros_like(array))
 
 
-def _weights(rule: Rule, query: jax.Array, key: jax.Array, visible: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
-    """Return the exponentials of a softmax, of shape (queries, keys), and their sum over keys."""
-    logits = _product(query, key, (1, 1)) * rule.scale
-    return _softmax(rule, logits, visible, *_positions(rule, logits.shape))
+def _logits(rule: Rule, products: jax.Array) -> jax.Array:
+    if rule.cap is None:
+        return products * rule.scale
+    return rule.cap * jnp.tanh(products * (rule.scale / rule.cap))
 
 
 def _softmax(
     rule: Rule, logits: jax.Array, visible: Sequence[Any], queries: jax.Array, keys: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+    """Return the exponentials of a softmax, of shape (..., queries, keys), and their sum over keys."""
     for mask in visible:
         logits = jnp.where(mask[...] != 0, logits, _LOWEST)
     if rule.before is not None:

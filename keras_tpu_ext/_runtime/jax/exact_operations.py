@@ -24,6 +24,7 @@ from keras_tpu_ext._runtime.common.types import Layer, Nest
 from keras_tpu_ext._runtime.compat.keras3 import mask_of, with_mask
 from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, shard_map
 from keras_tpu_ext._runtime.jax.attention import attention_patches
+from keras_tpu_ext._runtime.jax.interleave import stack_patches
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices, tracing_devices
 
 _CONVOLUTIONS = ("conv", "depthwise_conv", "conv_transpose")
@@ -33,7 +34,7 @@ _Convolve = Callable[..., jax.Array]
 @contextlib.contextmanager
 def exact_operations(devices: TracedDevices) -> Iterator[None]:
     """Within the block, let Keras's operations be exact on `devices`."""
-    patches = attention_patches() if devices.exact_attention else []
+    patches = [*(attention_patches() if devices.exact_attention else []), *stack_patches()]
     if devices.is_sharded:
         patches += [(backend_nn, f"keras.src.backend.jax.nn.{name}", _over_batch) for name in _CONVOLUTIONS]
         patches.append((keras.layers.Layer, "keras.layers.Layer.__call__", _with_split_outputs))
