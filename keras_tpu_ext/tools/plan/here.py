@@ -181,7 +181,7 @@ def _costs(data: PlannedData, train: Measured, ready: Seconds, checked: Measured
     measured = f"{data.steps * epochs:,} steps of {train.each.middle * 1e3:.3g} ms, measured here"
     found = [
         Cost("training", steps * (1 - waiting), measured, _faster_step(train.each.middle)),
-        Cost("compile", compile_, "the first step less a later one, measured here", _cached()),
+        Cost("compile", compile_, "the first step less a later one, measured here", kept_programs()),
         Cost("startup", Seconds.exactly(train.startup), "from the call of fit to its first epoch, measured here"),
     ]
     feeding = steps * waiting + Seconds.exactly(train.fixed * epochs)
@@ -204,7 +204,8 @@ def _faster_step(seconds: float) -> str:
     return "model.compile(..., steps_per_execution=32)" if seconds < 0.01 else 'target="v5e-8", to plan it for a TPU'
 
 
-def _cached() -> str:
+def kept_programs() -> str:
+    """Return the line to write to compile only once, where there is one."""
     if _runtime.message_terms.framework != "JAX":
         return ""
     return 'jax.config.update("jax_compilation_cache_dir", "compiled"), for the next start'

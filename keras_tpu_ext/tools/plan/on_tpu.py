@@ -12,7 +12,7 @@ from keras_tpu_ext.preflight._published import published_for
 from keras_tpu_ext.preflight.targets import Target
 from keras_tpu_ext.tools.plan.costs import Cost, Seconds
 from keras_tpu_ext.tools.plan.data import PlannedData, Rate
-from keras_tpu_ext.tools.plan.here import faster_input
+from keras_tpu_ext.tools.plan.here import faster_input, kept_programs
 
 _BACKWARD = 3.0  # a step over its forward pass: each product has two more of its size in the backward pass
 
@@ -116,7 +116,8 @@ def _compiling(report: PreflightReport, data: PlannedData, validates: bool) -> C
     vcpus = host_vcpus(*_slice(report)) or os.cpu_count() or 1
     fastest = here * min((os.cpu_count() or 1) / vcpus, 1.0)
     how = f"{here:.3g} s for the step on this machine; at most {programs} programs, and at best all cores of the host"
-    return Cost("compile", Seconds(here, fastest, here * programs), how, "a batch of one shape: drop_remainder=True")
+    write = kept_programs() if len(data.shapes()) == 1 else "drop_remainder=True, for batches of one shape"
+    return Cost("compile", Seconds(here, fastest, here * programs), how, write)
 
 
 def _slice(report: PreflightReport) -> tuple[str, int]:
