@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
@@ -172,7 +171,6 @@ class FitLedger:
     def _end_epochs(self) -> None:
         """Charge what `fit` does after the last hook, which is to wait for a checkpoint if there is one."""
         self._buckets.open(CHECKPOINT if CHECKPOINT in self.hooks.buckets else IDLE)
-        self._ended = self._buckets.clock()  # of a model outside of a scope there is no later one
         self._stop_intercepting()
 
     def _stop_intercepting(self) -> None:
@@ -260,8 +258,8 @@ class FitLedger:
 
 def _move(seconds: dict[str, float], bucket: str, part: float) -> None:
     """Move a part of `training` to another bucket."""
-    part = max(part, 0.0)
-    seconds[TRAINING] = seconds.get(TRAINING, 0.0) - part
+    part = min(max(part, 0.0), seconds[TRAINING])
+    seconds[TRAINING] -= part
     seconds[bucket] = seconds.get(bucket, 0.0) + part
 
 
@@ -278,17 +276,10 @@ class LedgerUser:
         _runtime.progress.watch_fits(_open_ledger)
 
 
-# By the id of the model in `fit`; one is left there by a `fit` outside of a scope that was interrupted.
-_OPEN: WeakValueDictionary[int, FitLedger] = WeakValueDictionary()
-
-
 def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLedger | None:
     """Return the ledger of a `fit` for the callbacks that use one, if there are any."""
     all_of_them = [one for given in callbacks for one in (given.callbacks if isinstance(given, Hooks) else [given])]
     users = [callback for callback in all_of_them if isinstance(callback, LedgerUser)]
-    interrupted = _OPEN.pop(id(model), None)
-    if interrupted is not None:
-        interrupted.end()
     if not users:
         return None
     ledger = FitLedger(
@@ -299,7 +290,6 @@ def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLe
         window=max(user.window for user in users),
         probes=any(user.wants_probes for user in users),
     )
-    _OPEN[id(model)] = ledger
     for user in users:
         user._ledger = ledger
     return ledger

@@ -43,8 +43,6 @@ class Goodput(LedgerUser, _runtime.keras.callbacks.Callback):
     then says that waiting is part of training. How long the devices compute after a call is measured in two
     executions of an epoch. On a TPU and a GPU this is unchecked.
 
-    A model that is not in a `strategy_scope()` has no `startup` before its callbacks are called for the first time.
-
     With `AutoResume` it goes on counting when a training is resumed. What was done after the last checkpoint is
     `lost`; that is known with a `RunLog`, which keeps the seconds.
 

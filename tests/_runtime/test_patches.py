@@ -166,3 +166,43 @@ def test_what_is_installed_stays_and_is_there_once():
     for _ in range(2):
         install([(shared, "shared.name", doubling)])
     assert shared.name() == [1, 1]
+
+
+def added(stock):
+    return lambda *args: [*stock(*args), "for good"]
+
+
+@pytest.mark.parametrize("first", ["for good", "block"])
+def test_a_block_patches_what_is_patched_for_good(first):
+    class Own(Parent):
+        pass
+
+    own = Own()
+    block = patched([(Own, "Parent.method", doubling)])
+    if first == "for good":
+        install([(Own, "Parent.method", added)])
+        assert own.method(1) == [1, "for good"]
+    with block:
+        if first == "block":
+            install([(Own, "Parent.method", added)])
+        assert own.method(1) == [1, "for good"] * 2
+    assert own.method(1) == [1, "for good"]
+    with block, block:
+        assert own.method(1) == [1, "for good"] * 2
+    assert own.method(1) == [1, "for good"]
+
+
+def test_somebodys_wrapper_round_a_patch_for_good_stays_after_a_block():
+    class Own(Parent):
+        pass
+
+    own = Own()
+    install([(Own, "Parent.method", added)])
+    with patched([(Own, "Parent.method", doubling)]):
+        inner = Own.method
+        Own.method = lambda *args: ["logged", *inner(*args)]
+        assert own.method(1) == ["logged", *[1, "for good"] * 2]
+    assert own.method(1) == ["logged", 1, "for good"]
+    with patched([(Own, "Parent.method", doubling)]):
+        assert own.method(1) == ["logged", 1, "for good"] * 2
+    assert own.method(1) == ["logged", 1, "for good"]

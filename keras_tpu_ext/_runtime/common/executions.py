@@ -191,7 +191,7 @@ class Interception:
     def __init__(
         self, model: Model, kind: type[Execution], around: Callable[[Execution], Nest], step: Step = "train"
     ) -> None:
-        self._name = f"{step}_function"
+        self._name = {"train": "train_function", "test": "test_function"}[step]
         inner = getattr(model, self._name)
 
         def intercepted(*args: Iterator[Nest]) -> Nest:

@@ -93,6 +93,7 @@ tensorflow/rehearsal.py
   process: tensorflow.python.distribute.input_lib._SingleWorkerDatasetIteratorSpec._component_specs:
     the specs of these iterators
 training/fit_watch.py
+  process: keras.Model.fit: what accounts for its time needs its first line and its last
   process: keras.callbacks.CallbackList.on_train_begin: a callback's hooks are timed; Keras makes the list in `fit`
 training/progress.py
   process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
@@ -137,7 +138,7 @@ keras3/resumable_data.py
 keras2/resumable_data.py
   call: a data adapter's get_size, on_epoch_end, should_recreate_iterator: `fit` may start in the middle of the data
 common/executions.py
-  call: a model's train_function: executions are measured
+  call: a model's train_function, test_function: executions are measured
 keras3_tf/program.py
   process: a model's _distribute_strategy: a model made elsewhere moves to the block's
   process: an optimizer's _distribution_strategy, _trainable_variables_indices:

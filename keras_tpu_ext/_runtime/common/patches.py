@@ -48,7 +48,10 @@ def install(patches: Sequence[Patch]) -> None:
     """Patch attributes for good; those of classes and modules only once, however often this is called."""
     for target, path, make in patches:
         if isinstance(target, (type, types.ModuleType)):
-            _enter(target, path, make)
+            with _LOCK:
+                known = _attribute(target, path)
+                known.for_good = known.for_good or make
+                known.put()
         else:  # nothing is to keep somebody's object alive
             name = attribute_of(path)
             _set(target, name, make(getattr(target, name)))
@@ -60,6 +63,9 @@ class _Attribute:
     def __init__(self, target: Any, name: str) -> None:
         self.target, self.name = target, name  # the id of the object stays unique while it is here
         self.inside = 0  # the number of blocks that are open
+        # What makes the attribute: for good, and from that, in a block.
+        self.for_good: Callable[[Any], Any] | None = None
+        self.in_block: Callable[[Any], Any] | None = None
         self.before = self.found()
         self.installed: Any = _MISSING
         self.original: Any = None
@@ -69,13 +75,15 @@ class _Attribute:
         """Return the attribute as the object itself has it."""
         return vars(self.target).get(self.name, _MISSING)
 
-    def put(self, make: Callable[[Any], Any]) -> None:
-        """Patch."""
+    def put(self) -> None:
+        """Patch, as `for_good` and `in_block` say."""
         kind = self._kind()
         if self.installed is _MISSING or self.found() is not self.installed:
             self.original = getattr(self.target, self.name)
             self.original = self.original.__func__ if kind is classmethod else self.original
-        made = make(self.original)
+        made = self.original
+        for make in (self.for_good, self.in_block):
+            made = made if make is None else make(made)
         if not inspect.isroutine(self.original):
             self.installed = made
         elif self.installed is _MISSING:
@@ -98,7 +106,10 @@ class _Attribute:
         return dispatch
 
     def take_back(self) -> None:
-        """Remove the patch, or leave the dispatcher without effect inside somebody's wrapper."""
+        """Remove the patch of a block, or leave the dispatcher without its effect inside somebody's wrapper."""
+        if self.for_good is not None:
+            self.current = self.for_good(self.original)
+            return
         self.current = self.original
         if self.found() is not self.installed:
             return
@@ -113,16 +124,29 @@ class _Attribute:
 _ATTRIBUTES: dict[tuple[int, str], _Attribute] = {}
 
 
-def _enter(target: Any, path: str, make: Callable[[Any], Any]) -> None:
+def _attribute(target: Any, path: str) -> _Attribute:
+    """Return what is known of an attribute, which may be patched already."""
     name = attribute_of(path)
+    known = _ATTRIBUTES.get((id(target), name))
+    # The same dispatcher as before, which somebody may have kept, unless it is inside his wrapper now.
+    if known is None or not (known.inside or known.found() is known.before or known.found() is known.installed):
+        inside = known
+        known = _ATTRIBUTES[id(target), name] = _Attribute(target, name)
+        if inside is not None and inside.for_good is not None:
+            known.for_good = _unchanged  # it is patched for good inside of that wrapper
+    return known
+
+
+def _unchanged(attribute: Any) -> Any:
+    return attribute
+
+
+def _enter(target: Any, path: str, make: Callable[[Any], Any]) -> None:
     with _LOCK:
-        known = _ATTRIBUTES.get((id(target), name))
-        if known is None or not known.inside:
-            # The same dispatcher as before, which somebody may have kept, unless it is inside his wrapper now.
-            if known is None or not any(known.found() is one for one in (known.before, known.installed)):
-                known = _Attribute(target, name)
-            known.put(make)
-            _ATTRIBUTES[id(target), name] = known
+        known = _attribute(target, path)
+        if not known.inside:
+            known.in_block = make
+            known.put()
         known.inside += 1
 
 
@@ -133,6 +157,7 @@ def _leave(patches: Sequence[Patch]) -> None:
             attribute = _ATTRIBUTES[key]
             attribute.inside -= 1
             if not attribute.inside:
+                attribute.in_block = None
                 attribute.take_back()
                 if not isinstance(target, (type, types.ModuleType)):
                     del _ATTRIBUTES[key]

@@ -408,7 +408,7 @@ class FitWatch(Protocol):
         """What Keras is to call in place of the callbacks."""
 
     def end(self) -> None:
-        """Note that the `fit` of a model in a scope is over, also after an error."""
+        """Note that `fit` is over, also after an error."""
 
 
 class Progress(Protocol):
@@ -445,8 +445,8 @@ class Progress(Protocol):
     def watch_fits(self, make: Callable[[Model, list[Callback], float], FitWatch | None]) -> None:
         """From now on, call `make` when the callbacks of a `fit` are about to be called for the first time.
 
-        It gets the model, its callbacks, and the `time.perf_counter` of the first line of `fit`; outside of a scope
-        that of the call. What it returns watches that `fit`.
+        It gets the model, its callbacks, and the `time.perf_counter` of the first line of `fit`; what it returns
+        watches that `fit`.
         """
 
 

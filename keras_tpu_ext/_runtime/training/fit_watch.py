@@ -18,7 +18,7 @@ WatchMaker = Callable[[Model, list[Callback], float], FitWatch | None]
 
 
 class _Fit:
-    """A call of the `fit` of a model in a scope."""
+    """A call of `fit`."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -32,7 +32,11 @@ _MAKERS: list[WatchMaker] = []
 
 @contextlib.contextmanager
 def running_fit(model: Model) -> Iterator[None]:
-    """Return a context for a call of the `fit` of `model`."""
+    """Return a context for a call of the `fit` of `model`; it may be entered again inside."""
+    outer = _FIT.get()
+    if outer is not None and outer.model is model:
+        yield
+        return
     fit = _Fit(model)
     token = _FIT.set(fit)
     try:
@@ -46,16 +50,24 @@ def watch_fits(make: WatchMaker) -> None:
     """Call `make` in each `fit` from now on; see `common/protocols.py`."""
     if make not in _MAKERS:
         _MAKERS.append(make)
-        install([(keras.callbacks.CallbackList, "keras.callbacks.CallbackList.on_train_begin", _on_train_begin)])
+        begin = "keras.callbacks.CallbackList.on_train_begin"
+        install([(keras.Model, "keras.Model.fit", _fit), (keras.callbacks.CallbackList, begin, _on_train_begin)])
+
+
+def _fit(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with running_fit(self):
+            return stock(self, *args, **kwargs)
+
+    return fit
 
 
 def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
     def on_train_begin(self: Any, logs: Any = None) -> None:
         fit = _FIT.get()
-        if fit is None or fit.model is not self.model:  # a plain model's, outside of a scope
-            fit = _Fit(self.model)
-        for make in _MAKERS:
+        for make in _MAKERS if fit is not None and fit.model is self.model else ():
             watch = make(fit.model, list(self.callbacks), fit.began)
             if watch is not None:
                 fit.at_end.callback(watch.end)
