@@ -5,7 +5,10 @@ from keras_tpu_ext.callbacks.goodput import Goodput as Goodput
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport as GoodputReport
 from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottleneck
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
+from keras_tpu_ext.callbacks.live_view import LiveView as LiveView
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
+from keras_tpu_ext.callbacks.run_log import RunLog as RunLog
+from keras_tpu_ext.callbacks.run_report import RunReport as RunReport
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
 
 __all__ = [
@@ -14,7 +17,10 @@ __all__ = [
     "GoodputReport",
     "HostBottleneck",
     "InputVerdict",
+    "LiveView",
     "LossScaleMonitor",
+    "RunLog",
+    "RunReport",
     "Throughput",
 ]
 

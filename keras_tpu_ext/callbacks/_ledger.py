@@ -22,7 +22,7 @@ from keras_tpu_ext.callbacks._buckets import (
     Buckets,
     Cycle,
 )
-from keras_tpu_ext.callbacks._hooks import Hooks, bucket_of
+from keras_tpu_ext.callbacks._hooks import Hooks, all_of, bucket_of
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
 
 _WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile
@@ -119,7 +119,7 @@ class FitLedger:
         self._model, self._probes_all = model, probes
         self.began = clock() - (time.perf_counter() - began)
         self._ended: float | None = None
-        self._compiles = getattr(_runtime.probes, 'watch_compiles', _NoWatch)()
+        self._compiles = getattr(_runtime.probes, "watch_compiles", _NoWatch)()
         self.buckets = Buckets(clock, self._compiles.seconds, self.began, STARTUP)
         self.hooks = Hooks(
             callbacks,
@@ -334,7 +334,7 @@ _OPEN: WeakValueDictionary[int, FitLedger] = WeakValueDictionary()
 
 def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLedger | None:
     """Return the ledger of a `fit` for the callbacks that use one, if there are any."""
-    all_of_them = [one for given in callbacks for one in (given.callbacks if isinstance(given, Hooks) else [given])]
+    all_of_them = all_of(callbacks)
     users = [callback for callback in all_of_them if isinstance(callback, LedgerUser)]
     interrupted = _OPEN.pop(id(model), None)
     if interrupted is not None:
@@ -355,6 +355,6 @@ def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLe
     return ledger
 
 
-
 class _NoWatch:
-    def seconds(self): return 0.0
+    def seconds(self):
+        return 0.0

@@ -55,6 +55,26 @@ def three_digits(number: float) -> str:
     return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
 
 
+def rounded(number: float) -> str:
+    """Return a number as a person reads it: `"149k"`, `"32768"`, `"43.9"`, `"0.412"`; below a thousandth `"0.000"`."""
+    if abs(number) >= 1e15 or number != number:
+        return f"{number:.3g}"
+    if abs(number) >= 1e5:
+        unit = next(unit for unit, factor in _THOUSANDS.items() if abs(number) >= 0.9995 * factor)
+        return f"{number / _THOUSANDS[unit]:.3g}{unit}"
+    if number == int(number):
+        return f"{number:.0f}"
+    return three_digits(number) if abs(number) >= 1e-3 else f"{number:.3f}"
+
+
+_THOUSANDS = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction such as `"0.0 %"` or `"37.5 %"`."""
+    return f"{100 * fraction:.1f} %"
+
+
 class HtmlText:
     """Shows `str(self)` in a notebook as it is printed."""
 
