@@ -24,9 +24,9 @@ class TimeLeft:
     def begin_epoch(self, epoch: int, now: float) -> None:
         """Note that an epoch begins."""
         if self._ended is not None and self._began is not None and self._first is not None:
-            # In the first epoch the first step compiles.
-            start = 0.0 if self.other is None else self._first[0] - self._began
-            self.other = start + now - self._ended
+            # In the first epoch the first step compiles; later it is the begin of an epoch that takes time.
+            start = 0.0 if self.other is None else self._first[0] - self._began - (self._rate or 0.0)
+            self.other = max(start, 0.0) + now - self._ended
         self._epoch, self._began, self._done = epoch, now, 0
         self._first = self._ended = None
 

@@ -22,23 +22,21 @@ _NOT_LAST = (
     "LiveView does not see {keys}: the callback that puts them into `logs` comes after it. Write it last: "
     "callbacks=[..., live_view]"
 )
-_PROGRESS_BAR = (
-    "LiveView: Keras's progress bar is shown as well, and the two disturb each other. Write: fit(..., verbose=0)"
-)
+_PROGRESS_BAR = "LiveView is disturbed by Keras's progress bar, which is shown as well. Write: fit(..., verbose=0)"
 
 
 class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
     """Shows a running `fit` as one table: loss and metrics, rate, waiting, MFU, memory, goodput, and the time left.
 
-    It has a row for each of the last epochs. In a notebook and in a terminal it is updated in place, at most four times
-    a second; a terminal needs the package rich, which Keras 3 has. Where there is neither, in the file that a job
-    prints into for instance, it is one line for each epoch. If several processes train together, the chief shows it.
+    It has a row for each of the last epochs. In a notebook and in a terminal it is updated in place, at most four
+    times a second; a terminal needs the package rich, which Keras 3 has. Elsewhere, in the file that a job prints
+    into for instance, it is one line for each epoch. If several processes train together, the chief shows it.
 
     It shows what other callbacks put into `logs`: `Throughput`, `HostBottleneck`, `Goodput`, `DeviceMemory` and
     `Recompilations`, each if it is there. So put it **last** in the list, and switch off Keras's progress bar by
-    `fit(verbose=0)`; a warning says so where it is otherwise. The time left is that of the steps and epochs to come, at
-    the pace of the last ones, with validation; in the first epoch, without what follows its steps, it is told as
-    "at least". It is compared with the deadline of an `AutoResume` in the same `fit`, or with the hours of `plan`.
+    `fit(verbose=0)`; a warning says so where it is otherwise. The time left is that of the steps and epochs to come,
+    at the pace of this epoch, with validation; in the first epoch, before a validation, it is told as "at least". It
+    is compared with the deadline of an `AutoResume` in the same `fit`, or with the hours of `plan`.
 
     Args:
         plan: What `kte.plan` returned, for its `hours`. Defaults to `None`.
@@ -159,13 +157,13 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
         text = f"{'at least ' if self._left.other is None else ''}{duration(max(left, 1.0))} left"
         until, hours = None, None if self.plan is None else self.plan.to_dict().get("hours")
         if self._deadline is not None:
-            until, name = self._deadline - seconds_of_process(), "the deadline"
+            until, what = self._deadline - seconds_of_process(), "the deadline is in"
         elif hours is not None:
-            until, name = hours * 3600 - (now - self._began), f"the end of {hours:g} hours"
+            until, what = hours * 3600 - (now - self._began), f"your {hours:g} h end in"
         if until is None:
             return text
         short = f": {duration(left - until)} short" if left > until else ""
-        return f"{text}, {name} is in {duration(max(until, 0.0))}{short}"
+        return f"{text}, {what} {duration(max(until, 0.0))}{short}"
 
     def _tell_if_not_last(self) -> None:
         """Warn if a callback after this one has put keys into `logs` at the end of the last epoch."""

@@ -53,10 +53,16 @@ def deep(levels):
         ([], r"it must be an object; got a list of 0"),
         (changed("format", value=2), r"format must be an integer from 1 to 1; got 2"),
         (changed("code", value="x"), r"no other keys than format, .*; got 'code'"),
-        (changed("history", 0, "logs", value={"loss": "0.5"}), r"history\[0\]\.logs\['loss'\] must be a finite number"),
+        (
+            changed("history", 0, "logs", value={"loss": "0.5"}),
+            r"history\[0\]\.logs\['loss'\] must be a finite number",
+        ),
         (changed("reports", "Goodput", "seconds", value=[1]), r"Goodput\.seconds must be an object; got a list of 1"),
         (changed("reports", value={"Other": deep(30)}), r"must be at most 12 deep"),
-        (changed("plan", "buckets", value={"training": True}), r"plan\.buckets\['training'\] must be a finite number"),
+        (
+            changed("plan", "buckets", value={"training": True}),
+            r"plan\.buckets\['training'\] must be a finite number",
+        ),
         (changed("wall_seconds", value=float("nan")), r"wall_seconds must be a finite number; got nan"),
         (changed("hardware", value=None), r"hardware must be a text; got None"),
     ],
