@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import math
 import sys
@@ -96,16 +97,12 @@ class _Notebook:
     """One output of a cell."""
 
     def __init__(self) -> None:
-        self._handle: Any = None
-
-    def show(self, view: View, *, epoch_ended: bool) -> None:
         from IPython.display import HTML, display
 
-        shown = HTML(f"{table(view.header, view.rows)}{table([view.caption], [])}")
-        if self._handle is None:
-            self._handle = display(shown, display_id=True)
-        else:
-            self._handle.update(shown)
+        self._html, self._handle = HTML, display(HTML(""), display_id=True)
+
+    def show(self, view: View, *, epoch_ended: bool) -> None:
+        self._handle.update(self._html(f"{table(view.header, view.rows)}<p>{html.escape(view.caption)}</p>"))
 
     def close(self) -> None:
         pass

@@ -148,8 +148,8 @@ class HostBottleneck(LedgerUser, _runtime.keras.callbacks.Callback):
         """
         if self.verdict is None:
             raise NothingMeasuredError(
-                "There is no verdict yet. Write: model.fit(..., callbacks=[bottleneck]) with more batches in an epoch, "
-                "then bottleneck.report()"
+                "There is no verdict yet. Write: model.fit(..., callbacks=[bottleneck]) with more batches, then "
+                "bottleneck.report()"
             )
         return self.verdict
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -118,6 +119,7 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
         self._batch = batch
         now = self.clock()
         if now >= self._next:
+            self._next = math.inf  # on JAX the hook of the next batch may run beside this one
             self._left.after_steps(now, batch + 1)
             self._show(now, logs or {})
             self._next = now + _UPDATE_SECONDS

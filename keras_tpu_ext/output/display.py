@@ -56,7 +56,7 @@ def three_digits(number: float) -> str:
 
 
 def rounded(number: float) -> str:
-    """Return a number as a person reads it: `"149k"`, `"32768"`, `"43.9"`, `"0.412"`; below a thousandth `"0.000"`."""
+    """Return a number as a person reads it: `"149k"`, `"32768"`, `"43.9"`, `"0.412"`; `"0.000"` if it is tiny."""
     if abs(number) >= 1e15 or number != number:
         return f"{number:.3g}"
     if abs(number) >= 1e5:
