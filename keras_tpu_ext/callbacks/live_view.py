@@ -19,6 +19,7 @@ from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.resume.leaving import seconds_of_process
 
 _UPDATE_SECONDS = 0.25
+_COST = 0.01  # at most this part of the time goes to updates
 _NOT_LAST = (
     "LiveView does not see {keys}: the callback that puts them into `logs` comes after it. Write it last: "
     "callbacks=[..., live_view]"
@@ -30,8 +31,9 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
     """Shows a running `fit` as one table: loss and metrics, rate, waiting, MFU, memory, goodput, and the time left.
 
     It has a row for each of the last epochs. In a notebook and in a terminal it is updated in place, at most four
-    times a second; a terminal needs the package rich, which Keras 3 has. Elsewhere, in the file that a job prints
-    into for instance, it is one line for each epoch. If several processes train together, the chief shows it.
+    times a second and for 1 % of the time; a terminal needs the package rich, which Keras 3 has. Elsewhere, in the
+    file that a job prints into for instance, it is one line for each epoch. If several processes train together, the
+    chief shows it.
 
     It shows what other callbacks put into `logs`: `Throughput`, `HostBottleneck`, `Goodput`, `DeviceMemory` and
     `Recompilations`, each if it is there. So put it **last** in the list, and switch off Keras's progress bar by
@@ -122,7 +124,8 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
             self._next = math.inf  # on JAX the hook of the next batch may run beside this one
             self._left.after_steps(now, batch + 1)
             self._show(now, logs or {})
-            self._next = now + _UPDATE_SECONDS
+            shown = self.clock()
+            self._next = max(now + _UPDATE_SECONDS, shown + (shown - now) / _COST)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Note that the steps of the epoch are done."""

@@ -71,21 +71,15 @@ def _plain(value: Any, where: str, depth: int = _DEEPEST) -> Any:
     return value
 
 
-def _with(name: str, check: schema.Check) -> schema.Check:
-    """Return the check of an object with plain values, one of which has a check of its own, if it is there."""
+def _object(**checks: schema.Check) -> schema.Check:
+    """Return the check of an object with plain values, some of which have a check of their own."""
 
-    def check_all(value: Any, where: str) -> Any:
-        found = schema.mapping(_plain)(value, where)
-        return {**found, name: check(found[name], f"{where}.{name}")} if name in found else found
+    def check_all(value: Any, where: str) -> dict[str, Any]:
+        found: dict[str, Any] = schema.mapping(_plain)(value, where)
+        own = {name: check(found[name], f"{where}.{name}") for name, check in checks.items() if name in found}
+        return {**found, **own}
 
     return check_all
-
-
-def _reports(value: Any, where: str) -> dict[str, Any]:
-    found = schema.mapping(schema.mapping(_plain))(value, where)
-    if "Goodput" in found:
-        _with("seconds", _SECONDS)(found["Goodput"], f"{where}.Goodput")
-    return found
 
 
 _SECONDS = schema.mapping(schema.number)
@@ -108,7 +102,7 @@ _RUN = schema.fields(
         "returned": schema.boolean,  # whether `fit` ended by itself, also before the last epoch
         "problem": schema.text,  # the error that ended it
         "history": schema.list_of(_EPOCH),
-        "reports": _reports,
-        "plan": schema.optional(_with("buckets", _SECONDS)),
+        "reports": _object(Goodput=_object(seconds=_SECONDS)),
+        "plan": schema.optional(_object(buckets=_SECONDS)),
     }
 )

@@ -277,3 +277,19 @@ def test_arguments_are_checked():
     with pytest.raises(ArgumentError, match=r"LiveView: `clock` must be a function that returns seconds; got 3"):
         LiveView(clock=3)
     assert repr(LiveView()) == "<LiveView: not shown>"
+
+
+def test_a_slow_screen_is_updated_less_often(monkeypatch):
+    clock = VirtualTime()
+
+    class Slow(Seen):
+        def show(self, view, *, epoch_ended):
+            super().show(view, epoch_ended=epoch_ended)
+            clock.sleep(0.01)
+
+    there = Slow()
+    monkeypatch.setattr(live_view, "screen", lambda: there)
+    x, y = np.ones((200, 4), "float32"), np.ones((200, 1), "float32")
+    callbacks = [Sets(clock, {}, step=0.1), LiveView(clock=clock)]
+    built().fit(x, y, batch_size=2, epochs=1, verbose=0, callbacks=callbacks)
+    assert 10 <= len(there.views) <= 12  # each second of ten, and the end
