@@ -159,7 +159,8 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
         left = self._left.seconds(now)
         if left is None:
             return ""
-        text = f"{'at least ' if self._left.other is None else ''}{duration(max(left, 1.0))} left"
+        at_least = "at least " if self._left.other is None else ""
+        text = f"{at_least}{duration(left)} left" if left >= 1 else "less than 1 s left"
         until, hours = None, None if self.plan is None else self.plan.to_dict().get("hours")
         if self._deadline is not None:
             until, what = self._deadline - seconds_of_process(), "the deadline is in"
