@@ -17,6 +17,7 @@ from keras_tpu_ext.callbacks._buckets import Cycle
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._ledger import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
+from keras_tpu_ext.errors import NothingMeasuredError
 from keras_tpu_ext.errors import ArgumentError
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
@@ -380,3 +381,8 @@ def test_wrong_arguments_are_told():
     assert str(raised.value) == (
         "HostBottleneck: `clock` must be a function that returns seconds; got 3. Write clock=time.perf_counter."
     )
+
+
+def test_before_a_verdict_there_is_no_report():
+    with pytest.raises(NothingMeasuredError, match=r"There is no verdict yet\. Write: model\.fit\("):
+        HostBottleneck().report()
