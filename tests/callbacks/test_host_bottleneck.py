@@ -17,8 +17,7 @@ from keras_tpu_ext.callbacks._buckets import Cycle
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._ledger import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
-from keras_tpu_ext.errors import NothingMeasuredError
-from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 
