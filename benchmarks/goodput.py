@@ -144,7 +144,7 @@ def row(name: str, steps: int, epochs: int, scoped: bool) -> dict[str, Any]:
     wall = harness.timed(
         model.fit, data, epochs=epochs, verbose=0, callbacks=[*callbacks, goodput, bottleneck], **options
     )
-    report = goodput.report()
+    report, verdict = goodput.report(), bottleneck.verdict
     return {
         "what": name,
         "bucket": bucket,
@@ -152,8 +152,8 @@ def row(name: str, steps: int, epochs: int, scoped: bool) -> dict[str, Any]:
         "seen": report.seconds.get(bucket, 0.0),
         "wall": wall,
         "sum": sum(report.seconds.values()),
-        "named": bottleneck.verdict.costliest_callback if bottleneck.verdict else "",
-        "shares": bottleneck.verdict.shares if bottleneck.verdict else {},
+        "named": verdict.costliest_callback if verdict and verdict.shares["callbacks"] >= 0.05 else "",
+        "shares": verdict.shares if verdict else {},
     }
 
 
@@ -202,9 +202,10 @@ def main() -> None:
     rows.append({"scope": False, **compile_again(options.steps, options.epochs)})
     for one in rows:
         off, gap = one["seen"] / one["truth"] - 1, one["sum"] / one["wall"] - 1
+        of = f"{'scope' if one['scope'] else 'plain':6s} {one['what']:26s} {one['bucket']:28s}"
         print(
-            f"{'scope' if one['scope'] else 'plain':6s} {one['what']:26s} {one['bucket']:28s} took {one['truth']:6.3f} s, "
-            f"charged {one['seen']:6.3f} s ({off:+.1%}); sum {gap:+.2%} of fit; names {one['named'] or '-'}"
+            f"{of} took {one['truth']:6.3f} s, charged {one['seen']:6.3f} s ({off:+.1%}); sum {gap:+.2%} of fit; "
+            f"names {one['named'] or '-'}"
         )
     harness.report("goodput", rows=rows)
 

@@ -1,15 +1,19 @@
 """The pictures of README.md and the site, each measured or computed here; it writes docs/_static/*.svg.
 
-    python benchmarks/pictures.py [distance] [batch] [epochs]
+    python benchmarks/pictures.py [distance] [batch] [epochs] [run]
 
-That of preflight is drawn by the command in docs/tools/preflight.md, where the TPU compiler is.
+The page of a run is docs/_static/report.png, which `chromium` makes. That of preflight is drawn by the command in
+docs/tools/preflight.md, where the TPU compiler is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,7 +33,7 @@ EPOCHS, BATCH = 12, 96
 
 def main() -> None:
     """Draw those that were asked for, or all of them."""
-    drawn = {"distance": draw_distance, "batch": draw_batch, "epochs": draw_epochs}
+    drawn = {"distance": draw_distance, "batch": draw_batch, "epochs": draw_epochs, "run": draw_run}
     for name in sys.argv[1:] or drawn:
         drawn[name]()
 
@@ -157,6 +161,51 @@ def draw_epochs() -> None:
     model.fit(batches, epochs=6, verbose=0, callbacks=[throughput, bottleneck], validation_data=batches)
     save(throughput.plot(), "throughput.svg")
     save(bottleneck.plot(), "bottleneck.svg")
+
+
+class LastView:
+    """Where `LiveView` shows its table here; what it shows at the ends of epochs is left out."""
+
+    def __init__(self) -> None:
+        self.views = []
+
+    def show(self, view, *, epoch_ended: bool) -> None:
+        """Keep a view."""
+        self.views += [] if epoch_ended else [view]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def draw_run() -> None:
+    """Draw the table of a running fit as rich draws it in a terminal, and the page of the same fit."""
+    from rich.console import Console
+
+    from keras_tpu_ext.callbacks import _live_table, live_view
+
+    shown = LastView()
+    live_view.screen = lambda: shown
+    data = load_digits()
+    x, y = (
+        np.concatenate([part] * 20) for part in ((data.images / 16).astype("float32").reshape(-1, 64), data.target)
+    )
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256, "relu"), keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    with tempfile.TemporaryDirectory() as folder:
+        log, bottleneck = kte.callbacks.RunLog(folder), kte.callbacks.HostBottleneck(verbose=False)
+        found = [kte.callbacks.Throughput(), bottleneck, kte.callbacks.Goodput(), log, kte.callbacks.LiveView()]
+        model.fit(x, y, batch_size=32, epochs=5, verbose=0, validation_data=(x, y), callbacks=found)
+        page = Path(folder, "report.html")
+        page.write_text(log.report().page(), encoding="utf-8")
+        console = Console(record=True, width=88, file=io.StringIO())
+        console.print(_live_table.rich_table(shown.views[-1]))
+        console.save_svg(str(FOLDER / "live.svg"), title="LiveView", unique_id="live")
+        print("wrote docs/_static/live.svg")
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=760,1000"]
+        screenshot = f"--screenshot={FOLDER / 'report.png'}"
+        subprocess.run(["chromium", *options, screenshot, page.as_uri()], check=True, capture_output=True)
+        print("wrote docs/_static/report.png")
 
 
 def style(axes) -> None:

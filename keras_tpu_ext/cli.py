@@ -15,6 +15,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._runtime.common.layouts import batch_axis_of
+from keras_tpu_ext.callbacks.run_report import RunReport, run_report
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_function
@@ -23,6 +24,7 @@ from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight._batch import batch_spec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.resume.report import ResumeReport, resume_report
+from keras_tpu_ext.resume.storage import folder_of
 from keras_tpu_ext.tools.migrate import MigrationReport, migrate
 from keras_tpu_ext.tools.parity.batches import synthetic_batch
 from keras_tpu_ext.tools.parity.function_reference import call, check_compiled_model, parse_reference
@@ -173,6 +175,16 @@ def _resume_report(options: argparse.Namespace) -> ResumeReport:
     return resume_report(options.directory)
 
 
+def _run_report(options: argparse.Namespace) -> RunReport:
+    report = run_report(options.directory)
+    if options.out or not options.json:
+        place, name = os.path.split(options.out) if options.out else (options.directory, "report.html")
+        folder, page = folder_of(place), report.page().encode()
+        folder.write(name, lambda file: file.write(page))
+        print(f"wrote {folder.path_of(name)}", file=sys.stderr)
+    return report
+
+
 def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
     return data.write_tfrecords(
         options.source,
@@ -201,6 +213,7 @@ _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "plan": _plan_report,
     "advise": _advise_report,
     "resume": _resume_report,
+    "report": _run_report,
     "tfrecords": _tfrecords_report,
     "migrate": _migrate_report,
 }

@@ -36,6 +36,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "plan", "how long will a training take, and what of it costs most?", _add_plan)
     _add(commands, "advise", "what makes an input pipeline slow?", _add_advise)
     _add(commands, "resume", "where does a training go on that AutoResume has saved?", _add_resume)
+    _add(commands, "report", "what did the callbacks of a training find?", _add_report)
     _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
     _add(commands, "migrate", "what becomes of an old TPU kernel, and what is its modern form?", _add_migrate)
     return parser.parse_args(arguments)
@@ -132,6 +133,16 @@ def _add_advise(command: argparse.ArgumentParser) -> None:
 
 def _add_resume(command: argparse.ArgumentParser) -> None:
     command.add_argument("directory", metavar="DIRECTORY", help="the folder that AutoResume was given")
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory", metavar="RUN_DIR", help="the folder that RunLog was given")
+    command.add_argument(
+        "--out",
+        metavar="FILE",
+        type=_new_file,
+        help="the HTML page (default: report.html in RUN_DIR; none with --json)",
+    )
 
 
 def _add_tfrecords(command: argparse.ArgumentParser) -> None:

@@ -7,10 +7,13 @@ from keras_tpu_ext.callbacks.goodput import Goodput as Goodput
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport as GoodputReport
 from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottleneck
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
+from keras_tpu_ext.callbacks.live_view import LiveView as LiveView
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
 from keras_tpu_ext.callbacks.recompilations import Recompilations as Recompilations
 from keras_tpu_ext.callbacks.recompilations_report import Compilation as Compilation
 from keras_tpu_ext.callbacks.recompilations_report import RecompilationsReport as RecompilationsReport
+from keras_tpu_ext.callbacks.run_log import RunLog as RunLog
+from keras_tpu_ext.callbacks.run_report import RunReport as RunReport
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
 from keras_tpu_ext.callbacks.trace import Trace as Trace
 from keras_tpu_ext.callbacks.trace_report import TraceReport as TraceReport
@@ -24,9 +27,12 @@ __all__ = [
     "DeviceMemoryReport",
     "HostBottleneck",
     "InputVerdict",
+    "LiveView",
     "LossScaleMonitor",
     "Recompilations",
     "RecompilationsReport",
+    "RunLog",
+    "RunReport",
     "Throughput",
     "Trace",
     "TraceReport",

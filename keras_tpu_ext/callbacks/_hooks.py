@@ -97,6 +97,11 @@ class Hooks:
         return hook
 
 
+def all_of(callbacks: Sequence[Any]) -> list[Any]:
+    """Return the callbacks of a `fit`, also those that `Hooks` stand for."""
+    return [one for given in callbacks for one in (given.callbacks if isinstance(given, Hooks) else [given])]
+
+
 def _nothing(*args: object, **kwargs: object) -> None:
     pass
 

@@ -11,7 +11,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
-from keras_tpu_ext.callbacks._hooks import Hooks
+from keras_tpu_ext.callbacks._hooks import Hooks, all_of
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
 
@@ -278,7 +278,7 @@ class LedgerUser:
 
 def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLedger | None:
     """Return the ledger of a `fit` for the callbacks that use one, if there are any."""
-    all_of_them = [one for given in callbacks for one in (given.callbacks if isinstance(given, Hooks) else [given])]
+    all_of_them = all_of(callbacks)
     users = [callback for callback in all_of_them if isinstance(callback, LedgerUser)]
     if not users:
         return None

@@ -105,7 +105,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        self.directory = _folder(name, directory)
+        self.directory = folder_argument(name, directory)
         self.every_s = check.number(name, "every_s", every_s, minimum=0, example=600)
         self.deadline_s = _deadline(name, deadline_s)
         self.margin = check.number(name, "margin", margin, minimum=1, example=2.0)
@@ -115,7 +115,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         )
         self.finished = False
         # A callback that changes the current folder must not split the checkpoints over two.
-        self._path = self.directory if "://" in self.directory else os.path.abspath(self.directory)
+        self._path = absolute(self.directory)
         self._fit: ResumableFit | None = None
 
     @contextlib.contextmanager
@@ -236,7 +236,13 @@ def _refuse_others_like_it(others: list[Any]) -> None:
             )
 
 
-def _folder(caller: str, directory: Any) -> str:
+def absolute(directory: str) -> str:
+    """Return the absolute path of a folder; a URL as it is."""
+    return directory if "://" in directory else os.path.abspath(directory)
+
+
+def folder_argument(caller: str, directory: Any) -> str:
+    """Return a folder's path or URL, which was given as `directory`."""
     if not isinstance(directory, (str, os.PathLike)) or not os.fspath(directory):
         example = '"checkpoints"'
         raise check.argument_error(

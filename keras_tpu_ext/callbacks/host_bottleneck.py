@@ -18,6 +18,7 @@ from keras_tpu_ext.callbacks._plots import plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.errors import NothingMeasuredError
 
 _WAIT_FRACTION = "input/wait_fraction"
 _UPDATE_SECONDS = 0.05  # for which batches show the same value: computing it takes longer than all the rest
@@ -139,6 +140,19 @@ class HostBottleneck(LedgerUser, _runtime.keras.callbacks.Callback):
     def probes(self) -> tuple[ProbedInput, ...]:
         """The measurements of each probe of the last `fit`."""
         return tuple(self._ledger.probes.found) if self._ledger else ()
+
+    def report(self) -> InputVerdict:
+        """Return the last verdict on the input of the last `fit`.
+
+        Raises:
+            NothingMeasuredError: If there is none yet.
+        """
+        if self.verdict is None:
+            raise NothingMeasuredError(
+                "There is no verdict yet. Write: model.fit(..., callbacks=[bottleneck]) with more batches, then "
+                "bottleneck.report()"
+            )
+        return self.verdict
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
         """Draw the parts of each epoch's step time in the last `fit`, and the rate of each side on its own.

@@ -97,6 +97,16 @@ class InputVerdict(HtmlSentence):
             gains.append('Run more steps in one call: compile(steps_per_execution="auto")')
         return ". ".join(gains)
 
+    @property
+    def ok(self) -> bool:
+        """Whether the devices hardly wait for data."""
+        return self.wait_fraction < _MODERATE
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the verdict as plain values."""
+        words = {"verdict": self.verdict, "gain": self.gain, "shares": self.shares}
+        return {"ok": self.ok, **words, **dataclasses.asdict(self)}
+
     def __str__(self) -> str:
         text = f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data{self._other_shares()}. "
         if self.pipeline_seconds or self.wait_fraction < _MODERATE:

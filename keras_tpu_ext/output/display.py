@@ -71,6 +71,11 @@ def rounded(number: float) -> str:
 _THOUSANDS = {"G": 1e9, "M": 1e6, "k": 1e3}
 
 
+def percent(fraction: float) -> str:
+    """Return a fraction such as `"0.0 %"` or `"37.5 %"`."""
+    return f"{100 * fraction:.1f} %"
+
+
 class HtmlText:
     """Shows `str(self)` in a notebook as it is printed."""
 

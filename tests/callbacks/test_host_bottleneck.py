@@ -16,7 +16,7 @@ from keras_tpu_ext.callbacks import HostBottleneck, LossScaleMonitor
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
-from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 
@@ -383,3 +383,8 @@ def test_wrong_arguments_are_told():
     assert str(raised.value) == (
         "HostBottleneck: `clock` must be a function that returns seconds; got 3. Write clock=time.perf_counter."
     )
+
+
+def test_before_a_verdict_there_is_no_report():
+    with pytest.raises(NothingMeasuredError, match=r"There is no verdict yet\. Write: model\.fit\("):
+        HostBottleneck().report()
