@@ -67,11 +67,12 @@ def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
     def on_train_begin(self: Any, logs: Any = None) -> None:
         fit = _FIT.get()
-        for make in _MAKERS if fit is not None and fit.model is self.model else ():
-            watch = make(fit.model, list(self.callbacks), fit.began)
-            if watch is not None:
-                fit.at_end.callback(watch.end)
-                self.callbacks = watch.callbacks
+        if fit is not None and fit.model is self.model:
+            for make in _MAKERS:
+                watch = make(fit.model, list(self.callbacks), fit.began)
+                if watch is not None:
+                    fit.at_end.callback(watch.end)
+                    self.callbacks = watch.callbacks
         stock(self, logs)
 
     return on_train_begin
