@@ -42,6 +42,10 @@ class Buckets:
             seconds -= compiling
         self._seconds[bucket] += seconds
 
+    def add(self, bucket: str, seconds: float) -> None:
+        """Add to a bucket seconds that the open one is not charged."""
+        self._seconds[bucket] += seconds
+
     def skip(self, until: float) -> None:
         """Charge nothing until that time: something else has."""
         self._since, self._compiled_before = until, self.compiled()

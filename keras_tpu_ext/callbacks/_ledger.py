@@ -150,17 +150,22 @@ class FitLedger:
             self._interception = _runtime.probes.intercept_executions(self._model, self._around)
 
     def _begin_validation(self) -> None:
-        self._end_training()
+        self._end_training(before=VALIDATION)
         self._buckets.open(VALIDATION)
 
-    def _end_training(self) -> None:
-        """Wait for the devices at the end of an epoch's steps, as Keras is about to."""
+    def _end_training(self, before: str = IDLE) -> None:
+        """Wait for the devices at the end of an epoch's steps, as Keras is about to.
+
+        What the host has done since, such as open the data of a validation, is charged to the bucket `before`.
+        """
         self._close_probe()
         ran, self._ran = self._ran, None
         if ran is not None:
             computing = not ran.execution.is_ready(ran.output)
             ran.execution.wait_for(ran.output)
-            self._end_cycle(ran, computing=computing, is_last=True)
+            cycle = self._end_cycle(ran, computing=computing, is_last=True)
+            self._steps.sums.idle -= cycle.idle
+            self._buckets.add(before, cycle.idle)
         if self._in_steps:
             self._in_steps = False
             self._buckets.skip(self._steps.ended)

@@ -114,6 +114,12 @@ def test_a_callback_that_compiles_takes_it_from_its_own_time():
     assert run.hook(0, 5.0).end() == Cycle(1, 0.0, 0.0, 3.0, 0.0, 3.0)
 
 
+def test_data_that_compile_take_it_from_the_time_to_read_them():
+    run = Run().call(1.0, reading=5.0)
+    run.compiled += 3.0
+    assert run.end() == Cycle(1, 0.0, 3.0, 0.0, 0.0, 3.0)
+
+
 def test_what_was_before_the_first_call_is_dropped():
     run = Run().hook(0, 2.0).read(3.0)
     assert run.clock.drop() == [2.0, 0.0]
