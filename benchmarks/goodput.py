@@ -148,7 +148,8 @@ def row(name: str, steps: int, epochs: int, scoped: bool) -> dict[str, Any]:
     seen = report.seconds.get(bucket, 0.0)
     if name == "data":  # less what data wait for that do not sleep
         awake = kte.callbacks.Goodput()
-        model.fit(Data(steps), epochs=epochs, verbose=0, callbacks=[awake, kte.callbacks.HostBottleneck(verbose=False)])
+        watching = [awake, kte.callbacks.HostBottleneck(verbose=False)]
+        model.fit(Data(steps), epochs=epochs, verbose=0, callbacks=watching)
         seen -= awake.report().seconds.get(bucket, 0.0)
     return {
         "what": name,

@@ -143,14 +143,15 @@ class StepClock:
         after = total - (self._returned - self.called)
         reading = min(self._read_before, after)
         idle = max(after - in_hooks - reading, 0.0)
-        # What compiles is the call, or else the data or a callback.
+        # What compiles is the call, or else the data, a callback, or Keras.
         training, rest = max(in_call - compiling, 0.0), max(compiling - in_call, 0.0)
         inside, rest = max(self._read_inside - rest, 0.0), max(rest - self._read_inside, 0.0)
-        in_hooks = min(max(in_hooks - rest, 0.0), after)
+        in_hooks, rest = min(max(in_hooks - rest, 0.0), after), max(rest - in_hooks, 0.0)
+        idle, rest = max(idle - rest, 0.0), max(rest - idle, 0.0)
         # The devices go on beside hooks, then beside the rest, then beside reading.
         covered = min(self.tail, in_hooks + idle + reading)
         training += covered
         in_hooks, covered = max(in_hooks - covered, 0.0), max(covered - in_hooks, 0.0)
         idle, covered = max(idle - covered, 0.0), max(covered - idle, 0.0)
         reading = max(reading - covered, 0.0) + inside
-        return Cycle(steps, training, reading, in_hooks, idle, compiling)
+        return Cycle(steps, training, reading, in_hooks, idle, compiling - rest)
