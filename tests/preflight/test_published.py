@@ -88,5 +88,7 @@ def test_what_the_package_ships():
         assert one["source"].startswith("https://")
         assert one["measured"] > 0
     assert sum(one["held_out"] for one in found["rows"]) == 3
+    assert {name for name, lines in found["corrections"].items() if lines["copies"]["measured_on"]} == {"v5e"}
+    assert found["corrections"]["v5e"] == {"copies": {**found["corrections"]["v6e"]["copies"], "measured_on": "v6e"}}
     for lines in found["corrections"].values():
         assert all(0 < line["efficiency"] < 1 and line["latency_s"] >= 0 for line in lines.values())
