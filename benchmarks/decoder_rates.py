@@ -43,6 +43,7 @@ def parts_of(report: kte.PreflightReport) -> dict[str, tuple[float, float]]:
         part = next(name for name, pattern in PARTS.items() if re.fullmatch(pattern, layer.layer))
         runs = 1 / MICRO_BATCHES if layer.layer == UPDATE else 1
         least = max(layer.flops / generation.peak_bf16_flops, layer.moved_bytes / generation.hbm_bandwidth)
+        least = min(layer.seconds, least)  # of bytes that are moved beside other work, some take no time
         found[part] = found[part][0] + runs * layer.seconds, found[part][1] + runs * least
     return found
 
