@@ -97,7 +97,7 @@ def corrections() -> Iterator[str]:
     for generation, lines in result("published_steps.txt")["corrections"].items():
         for name, line in lines.items():
             latency, part = f"{1e6 * line['latency_s']:.1f} µs", f"{100 * line['efficiency']:.0f} %"
-            where = f" (measured on {line['measured_on']})" if line["measured_on"] else ""
+            where = f" (measured on {line['measured_on']})" if "measured_on" in line else ""
             yield f"| {generation} | `{name}`{where} | {latency} | {part} |"
 
 

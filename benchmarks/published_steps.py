@@ -238,6 +238,11 @@ def fit(rows: list[Row], modules: dict[int, Module]) -> dict[str, dict[str, Line
     return found
 
 
+def as_data(line: Line) -> dict[str, Any]:
+    """Return a line without what is empty."""
+    return {name: value for name, value in line._asdict().items() if value != ""}
+
+
 def described(row: Row, module: Module, corrections: dict[str, dict[str, Line]]) -> dict[str, Any]:
     """Return a row with its estimates, by the names of the corrections."""
     generation = parse_target(row.target).generation.name
@@ -275,7 +280,7 @@ def main() -> None:
             f"estimated {1e3 * plain:9.4f} ms, {plain / row['measured']:.3f}; "
             f"corrected {corrected / row['measured']:.3f}",
         )
-    told = {name: {key: line._asdict() for key, line in lines.items()} for name, lines in corrections.items()}
+    told = {name: {key: as_data(line) for key, line in lines.items()} for name, lines in corrections.items()}
     if options.write:
         if options.only:
             parser.error("--write is for all rows")
