@@ -97,7 +97,8 @@ def corrections() -> Iterator[str]:
     for generation, lines in result("published_steps.txt")["corrections"].items():
         for name, line in lines.items():
             latency, part = f"{1e6 * line['latency_s']:.1f} µs", f"{100 * line['efficiency']:.0f} %"
-            yield f"| {generation} | `{name}` | {latency} | {part} |"
+            where = f" (measured on {line['measured_on']})" if "measured_on" in line else ""
+            yield f"| {generation} | `{name}`{where} | {latency} | {part} |"
 
 
 def held_out() -> Iterator[str]:
@@ -200,6 +201,21 @@ def decoder_rates() -> Iterator[str]:
         rates = [row["tokens_per_sec"], row["published_tokens_per_sec"]]
         cells = [row["target"], *(f"{1e3 * time:.2f} ms" for time in times), *(f"{rate:,.0f}" for rate in rates)]
         yield f"| {' | '.join(cells)} | {rates[0] / rates[1]:.2f} |"
+
+
+def decoder_parts() -> Iterator[str]:
+    """Yield a row for each part of that decoder: its time in a micro-batch, and the least that it can take."""
+    rows = result("decoder_rates.txt")["rows"]
+    yield f"| of a micro-batch | {' | '.join(row['target'] + ' | at least' for row in rows)} |"
+    yield f"| --- |{' ---: | ---: |' * len(rows)}"
+    for part in rows[0]["parts"]:
+        times = (f"{1e3 * time:.2f} ms" for row in rows for time in row["parts"][part])
+        yield f"| {part} | {' | '.join(times)} |"
+    sums = (f"{1e3 * sum(times):.2f} ms" for row in rows for times in zip(*row["parts"].values(), strict=True))
+    yield f"| all | {' | '.join(sums)} |"
+    # A micro-batch is 4 x 2,048 tokens.
+    published = (f"{1e3 * 8192 / row['published_tokens_per_sec']:.2f} ms |" for row in rows)
+    yield f"| published | {' | '.join(published)} |"
 
 
 def tried_for_transformers() -> Iterator[str]:
@@ -522,6 +538,7 @@ TABLES = {
         memory_limit,
         resnet50_layers,
         decoder_rates,
+        decoder_parts,
         transformers,
         for_tpu_trainings,
         tried_for_transformers,

@@ -113,6 +113,7 @@ class StepAnalysis:
             seconds_range=published and (seconds * published.lowest, seconds * published.highest),
             measured=published.what if published else "",
             corrections=tuple(self._corrections),
+            borrowed={name: line.measured_on for name, line in self._corrections.items() if line.measured_on},
         )
 
     def layers(self) -> tuple[LayerTime, ...]:

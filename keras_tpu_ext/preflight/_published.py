@@ -42,7 +42,7 @@ def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Correction,
 
 
 def corrections_for(generation: str, names: Collection[Correction]) -> Corrections:
-    """Return the corrections among `names` that were measured on a generation."""
+    """Return the corrections among `names` that are for a generation."""
     found = _data()["corrections"].get(generation, {})
     return {name: Line(**found[name]) for name in names if name in found}
 

@@ -197,6 +197,7 @@ def _range(report: PreflightResult, time: StepTime) -> str:
 
 def _by(report: PreflightResult, time: StepTime) -> str:
     made = [name for name in time.corrections if name != "collectives" or report.devices > 1]
+    made = [f"{name} on {time.borrowed[name]} chips" if name in time.borrowed else name for name in made]
     return f"as measured for {' and '.join(made)}, else at least" if made else "at least"
 
 

@@ -64,10 +64,10 @@ def preflight(
             report its largest buffers.
         pipeline: An iterable of batches, such as a `tf.data.Dataset`, whose rate is measured for two seconds and
             compared with the step's. Defaults to `None`.
-        corrections: Which estimates use measurements on real chips of the generation: `"copies"` (copies, and sums of
-            a few numbers each), if the measured time is below the compiler's, and `"collectives"`. Defaults to
-            `True`, all that were measured; `False` uses the compiler and the nominal bandwidths alone.
-            docs/preflight.md has the sources.
+        corrections: Which estimates use measurements on real chips: `"copies"` (of copies, for all that takes numbers
+            in order and is limited by memory, if that is less than the compiler says) and `"collectives"`. Defaults
+            to `True`, all that there are for the generation; `False` uses the compiler and the nominal bandwidths
+            alone. docs/preflight.md has the sources.
         timeout_s: Seconds after which the compiler is stopped. Defaults to 600.
         cache_dir: Folder of the compile cache; `True` (default) uses one in the user's cache folder, `False` none.
         progress: Whether to show progress on stderr. Defaults to `True`.

@@ -187,6 +187,7 @@ class StepTime:
             generation to their estimates; `None` if nothing was published.
         measured: What was measured, such as `"3 training steps"`; empty if nothing was published.
         corrections: Names of the corrections that were applied.
+        borrowed: The generation on which a correction was measured, by its name, if that is not the target's.
     """
 
     seconds: float
@@ -202,6 +203,7 @@ class StepTime:
     seconds_range: tuple[float, float] | None = None
     measured: str = ""
     corrections: tuple[str, ...] = ()
+    borrowed: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

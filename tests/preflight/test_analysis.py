@@ -24,15 +24,22 @@ ALONG_DATA, ALONG_MODEL = "{{0,4},{1,5},{2,6},{3,7}}", "[2,4]<=[8]"
 KIB, MIB = 2**10, 2**20
 
 
-def analysis(*lines, facts=(0, 0, 0, 0, 0), before="", mesh=None, layouts=()):
+def analysis(*lines, facts=(0, 0, 0, 0, 0), before="", mesh=None, layouts=(), target=V5E, corrections=()):
     body = "".join(f"  {line}\n" for line in lines)
     hlo = f"{before}\nENTRY %main (p: f32[8]) -> f32[8] {{\n{body}}}\n"
     lowered = LoweredStep(b"", True, 8, 64, ("dense", "head"), {"sgd": "(optimizer)"}, {}, layouts=layouts)
-    return StepAnalysis(lowered, Compiled(hlo, dict(zip(FACTS, facts, strict=True))), V5E, (), mesh)
+    return StepAnalysis(lowered, Compiled(hlo, dict(zip(FACTS, facts, strict=True))), target, corrections, mesh)
 
 
 def named(scope):
     return f'metadata={{op_name="jit(step)/{scope}/dot_general"}}'
+
+
+@pytest.mark.parametrize(("target", "borrowed"), [("v5e-8", {"copies": "v6e"}), ("v6e-8", {})])
+def test_a_measurement_on_other_chips_is_told(target, borrowed):
+    one = {"target": parse_target(target), "corrections": ("copies",)}
+    time = analysis("ROOT %p = f32[8]{0} parameter(0)", **one).time()
+    assert (time.corrections, time.borrowed) == (("copies",), borrowed)
 
 
 def test_donated_arguments_are_counted_once():

@@ -88,5 +88,8 @@ def test_what_the_package_ships():
         assert one["source"].startswith("https://")
         assert one["measured"] > 0
     assert sum(one["held_out"] for one in found["rows"]) == 3
+    of_v6e = found["corrections"]["v6e"]["copies"]
+    assert found["corrections"]["v5e"] == {"copies": {**of_v6e, "measured_on": "v6e"}}
+    assert set(of_v6e) == {"latency_s", "efficiency"}
     for lines in found["corrections"].values():
         assert all(0 < line["efficiency"] < 1 and line["latency_s"] >= 0 for line in lines.values())

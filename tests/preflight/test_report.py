@@ -256,6 +256,8 @@ def test_the_range_says_whose_it_is():
     alone = report(time=time, target="v6e-1", chips=1, devices=1)
     assert "links, as measured for copies, else at least" in unwrapped(alone)
     assert line(found, "network") == "network 3 collectives of 102 MB: 1.2 ms"
+    lent = dataclasses.replace(time, corrections=("copies",), borrowed={"copies": "v6e"})
+    assert "links, as measured for copies on v6e chips, else at least" in unwrapped(report(time=lent))
 
 
 @pytest.mark.parametrize(

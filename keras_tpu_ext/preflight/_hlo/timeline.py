@@ -12,7 +12,7 @@ from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles
 from keras_tpu_ext.preflight._hlo.loops import trip_count
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
-from keras_tpu_ext.preflight._hlo.vector_work import vector_work
+from keras_tpu_ext.preflight._hlo.vector_work import OPERATIONS, vector_work
 from keras_tpu_ext.preflight.results import Bound
 from keras_tpu_ext.preflight.targets import Target
 
@@ -25,14 +25,8 @@ _NO_OPS = frozenset(
 _COPY_START, _COPY_DONE = ("copy-start", "slice-start"), ("copy-done", "slice-done")
 _ASYNC = ("async-start", "async-update", "async-done")
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
-# A vector unit does this many operations in the time that the memory takes to deliver a number.
-_MOST_OPERATIONS = 4
-_MOVES = frozenset(
-    "parameter constant tuple get-tuple-element bitcast broadcast convert iota".split()  # noqa: SIM905
-)
-_OPERATIONS = frozenset(
-    "add subtract multiply maximum minimum negate abs compare select and or not clamp".split()  # noqa: SIM905
-)
+# What reads and writes numbers in their order, with operations of which the vector units' time is known.
+_IN_ORDER = _NO_OPS | OPERATIONS.keys() | {"broadcast", "concatenate", "copy", "fusion", "pad", "slice"}
 
 Correction = Literal["copies", "collectives"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
@@ -43,13 +37,14 @@ class Line(NamedTuple):
 
     latency_s: float  # seconds that it takes for zero bytes
     efficiency: float  # fraction of the nominal bandwidth that is reached
+    measured_on: str = ""  # the generation on whose chips, if not on those of the generation that uses it
 
     def seconds(self, size: float, bandwidth: float) -> float:
         """Return the time for `size` bytes, with the nominal bandwidth in bytes/s."""
         return self.latency_s + size / (self.efficiency * bandwidth)
 
 
-# The corrections to apply, each with its measurement on the generation.
+# The corrections to apply.
 Corrections = Mapping[Correction, Line]
 
 Source = Literal["compiler", "schedule", "measured", "kernel", "vector", "hbm", "ici", "none"]
@@ -213,7 +208,7 @@ class Timeline:
         if is_kernel(instruction):
             return self._kernel_cost(computation, instruction, runs, padded, unpadded)
         bandwidth = self._generation.hbm_bandwidth_per_core
-        vector = vector_work(instruction, self._module)
+        vector = vector_work(instruction, computation, self._module)
         by_unit: dict[Bound, float] = {
             "matrix units": flops / self._generation.peak_bf16_flops_per_core,
             "random bits" if 2 * vector.random > vector.operations else "vector units": (
@@ -233,13 +228,25 @@ class Timeline:
                 return cost(by_unit["memory"], "hbm")
             return cost(of_units, "kernel" if by_unit["matrix units"] == of_units else "vector")
         seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
-        copies, operands = self._corrections.get("copies"), computation.operand_shapes(instruction)
-        if copies is not None and padded and not flops and is_copy(instruction, operands, self._module):
+        copies = self._corrections.get("copies")
+        if copies is not None and (size := self._bytes_as_copy(computation, instruction, vector.operations)):
             # For sizes below the measured ones the compiler's estimate is used, which has no latency.
-            measured = runs * copies.seconds(padded / runs, bandwidth)
+            measured = runs * copies.seconds(size, bandwidth)
             if measured < seconds:
                 return cost(measured, "measured")
         return cost(seconds, "compiler")
+
+    def _bytes_as_copy(self, computation: Computation, instruction: Instruction, operations: float) -> int:
+        """Return the bytes that an instruction takes as long for as a copy does; 0 if it does more than a copy."""
+        shapes = (*computation.operand_shapes(instruction), instruction.shape)
+        leaves = [leaf for shape in shapes for leaf in shape.leaves()]
+        layouts = {(leaf.dimensions, (leaf.minor_to_major, leaf.tiles[:1])) for leaf in leaves}
+        in_order = len(layouts) == len(dict(layouts)) and self._opcodes(instruction) <= _IN_ORDER
+        in_hbm = sum(leaf.padded_bytes for leaf in leaves if leaf.memory_space == 0)
+        # Both memories are used at the same time, and the one on the chip is not the slower one.
+        size = max(in_hbm, sum(leaf.padded_bytes for leaf in leaves) - in_hbm)
+        by_operations = operations / self._generation.vector_rate_per_core
+        return size if in_order and size / self._generation.hbm_bandwidth_per_core >= by_operations else 0
 
     def _kernel_cost(
         self, computation: Computation, instruction: Instruction, runs: int, padded: float, unpadded: float
@@ -261,6 +268,9 @@ class Timeline:
         inner = sum(flops_of(one, each.shapes) for each in called for one in each.instructions)
         return flops_of(instruction, computation.shapes) + inner
 
+    def _opcodes(self, instruction: Instruction) -> set[str]:
+        return {instruction.opcode, *(one.opcode for one in self._module.called_instructions(instruction))}
+
     def _bytes_accessed(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
         """Return the bytes read from and written to HBM, with and without padding."""
         written = instruction.written_shape
@@ -270,7 +280,7 @@ class Timeline:
             return sides * written.padded_bytes, sides * written.bytes
         shapes = (*computation.operand_shapes(instruction), written)
         arrays = [leaf for shape in shapes for leaf in shape.leaves() if leaf.memory_space == 0]
-        opcodes = {instruction.opcode, *(one.opcode for one in self._module.called_instructions(instruction))}
+        opcodes = self._opcodes(instruction)
         if opcodes & {*_LOOKUPS, *_UPDATES}:
             arrays = _accessed_rows(arrays, instruction, opcodes)
         return sum(shape.padded_bytes for shape in arrays), sum(shape.bytes for shape in arrays)
@@ -295,19 +305,6 @@ class Timeline:
         if measured is None or not sent:
             return sent / bandwidth
         return measured.seconds(sent, bandwidth * self._target.used_links)
-
-
-def is_copy(instruction: Instruction, operands: Sequence[Shape], module: Module) -> bool:
-    """Return whether an instruction only moves numbers, in their order, with at most a few operations for each."""
-    shapes = [one for shape in (*operands, instruction.shape) for one in shape.leaves()]
-    layouts = {
-        (one.minor_to_major, one.tiles[:1]) for one in shapes if one.dimensions == instruction.shape.dimensions
-    }
-    if len(layouts) > 1 or instruction.opcode not in ("copy", "fusion"):
-        return False
-    opcodes = [inner.opcode for inner in module.called_instructions(instruction)]
-    operations = [opcode for opcode in opcodes if opcode not in _MOVES]
-    return len(operations) <= _MOST_OPERATIONS and _OPERATIONS.issuperset(operations)
 
 
 def _accessed_rows(arrays: list[Shape], instruction: Instruction, opcodes: set[str]) -> list[Shape]:

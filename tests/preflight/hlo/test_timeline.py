@@ -666,27 +666,38 @@ def test_a_copy_takes_what_was_measured_where_that_is_asked_for():
     assert cost("n", *lines, corrections={"collectives": Line(2e-6, 0.8)}).source == "compiler"
 
 
+ERFS = [f"%e{j} = {BIG} erf(%i)" for j in range(3)]
+WIDE = "f32[64,512,512]{2,1,0:T(8,128)}"
+
+
 @pytest.mark.parametrize(
     ("lines", "source"),
     [
         ([f"ROOT %o = {BIG} negate(%i)"], "measured"),
-        ([f"%a = {BIG} add(%i, %i)", f"%b = {BIG} convert(%a)", f"ROOT %o = {BIG} maximum(%b, %i)"], "measured"),
-        ([f"%a{j} = {BIG} add(%i, %i)" for j in range(4)] + [f"ROOT %o = {BIG} negate(%i)"], "compiler"),
-        ([f"ROOT %o = {BIG} exponential(%i)"], "compiler"),
-        ([f"ROOT %o = {BIG} reduce(%i, %i), to_apply=%add"], "compiler"),
+        ([f"%a = {BIG} exponential(%i)", f"%b = {BIG} convert(%a)", f"ROOT %o = {BIG} divide(%b, %i)"], "measured"),
+        (["%s = f32[512]{0:T(512)} reduce(%i, %i), to_apply=%add", f"ROOT %o = {BIG} broadcast(%s)"], "measured"),
+        ([*ERFS, f"ROOT %o = {BIG} broadcast(%e2)"], "measured"),
+        ([*ERFS, f"ROOT %o = {BIG} negate(%e2)"], "compiler"),
+        ([f"%w = {WIDE} broadcast(%i)", f"ROOT %o = {BIG} reduce(%w, %i), to_apply=%add"], "compiler"),
+        ([f"ROOT %o = {BIG} transpose(%i), dimensions={{1,0}}"], "compiler"),
+        ([f"ROOT %o = {BIG} sort(%i), dimensions={{1}}"], "compiler"),
         ([f"ROOT %o = {BIG} convolution(%i, %i), dim_labels=bf_io->bf"], "compiler"),
     ],
 )
-def test_a_few_operations_for_each_number_are_as_good_as_a_copy(lines, source):
+def test_what_memory_limits_takes_no_longer_than_a_copy(lines, source):
+    """The vector units do 60 operations in the time in which a number comes and goes: as many as three `erf` are."""
     before, line = fusion(*lines)
     found = cost("n", f"%p = {BIG} parameter(0)", line, before=before, corrections=COPIES)
     assert found.source == source
     assert found.seconds == (MOVED if source == "measured" else pytest.approx(30_000 / V5E.clock_hz))
 
 
-def test_what_stays_on_the_chip_is_not_a_measured_copy():
-    line = f"ROOT %n = {ON_CHIP} copy(%p), {CYCLES % 300}"
-    assert cost("n", f"%p = {ON_CHIP} parameter(0)", line, corrections=COPIES).source == "compiler"
+@pytest.mark.parametrize(("read", "written", "size"), [(ON_CHIP, ON_CHIP, 2), (BIG, ON_CHIP, 1), (ON_CHIP, BIG, 1)])
+def test_what_stays_on_the_chip_takes_no_longer_than_in_memory_and_beside_it(read, written, size):
+    lines = [f"%p = {read} parameter(0)", f"ROOT %n = {written} negate(%p), "]
+    found, less = (cost("n", lines[0], lines[1] + CYCLES % cycles, corrections=COPIES) for cycles in (30_000, 300))
+    assert found.seconds == pytest.approx(2e-6 + size * MIB / (0.8 * V5E.hbm_bandwidth))
+    assert (found.source, less.source) == ("measured", "compiler")
 
 
 @pytest.mark.parametrize(
@@ -714,9 +725,9 @@ def test_a_collective_of_groups_is_a_ring_of_each(groups):
     assert cost("n", f"%p = {BIG} parameter(0)", line).seconds == pytest.approx(2 * 3 / 4 * MIB / V5E.ici_bandwidth)
 
 
-def test_a_copy_into_another_layout_is_the_compilers():
-    turned = "f32[512,512]{0,1:T(8,128)}"
-    lines = [f"%p = {BIG} parameter(0)", f"ROOT %n = {turned} copy(%p), {CYCLES % 30_000}"]
+@pytest.mark.parametrize("kind", ["f32[512,512]{0,1:T(8,128)}", "(f32[512,512]{0,1:T(8,128)}, f32[])"])
+def test_a_copy_into_another_layout_is_the_compilers(kind):
+    lines = [f"%p = {BIG} parameter(0)", f"ROOT %n = {kind} copy(%p), {CYCLES % 30_000}"]
     assert cost("n", *lines, corrections=COPIES).source == "compiler"
 
 
