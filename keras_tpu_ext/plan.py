@@ -49,7 +49,7 @@ def plan(
     and NumPy are as before, to the bit; the program stays compiled, so `fit` of the same model starts faster than
     planned. A layer of Keras 2 that draws random numbers without a generator has drawn some. The range of a part is
     that from its fastest to its slowest measurement, and a tenth of the part more on either side, because a machine
-    is not always as fast (benchmarks/plan_against_truth.py).
+    is not always as fast; the tenth is chosen, and docs/tools/plan.md says how often such ranges were right.
 
     The range of the sum is the sum of the ranges: parts may all err to the same side.
 

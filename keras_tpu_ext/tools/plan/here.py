@@ -17,7 +17,7 @@ from keras_tpu_ext.tools.plan.costs import Cost, Seconds
 from keras_tpu_ext.tools.plan.data import PlannedData
 
 _TRAIN_SECONDS, _OTHER_SECONDS = 6.0, 2.0  # how long training is measured, and each of the other parts
-_DRIFT = 0.1  # of each part: a machine is not always as fast; see benchmarks/plan_against_truth.py
+_DRIFT = 0.1  # of each part: a machine is not always as fast; chosen, not measured
 _ROUNDS = 4  # at least so many parts, whose spread is the error
 _Run: TypeAlias = "Callable[[PlannedData, int], tuple[float, float]]"
 _NOT_INPUT_BOUND = 0.05  # xprof's word: a pipeline that takes less of a step costs nothing that can be measured
