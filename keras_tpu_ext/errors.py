@@ -41,6 +41,10 @@ class NothingMeasuredError(KteError, RuntimeError):
     """A result was requested before there was anything to compute it from."""
 
 
+class NotFiniteError(KteError, FloatingPointError):
+    """A loss or a weight is NaN or infinite; the message has the step, and the layer if it is known."""
+
+
 class ParityCheckError(KteError, RuntimeError):
     """A parity check could not be carried out: one of its processes failed, or took too long."""
 

@@ -5,6 +5,8 @@ from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottle
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
+from keras_tpu_ext.callbacks.watch import Watch as Watch
+from keras_tpu_ext.callbacks.watch_report import WatchReport as WatchReport
 
 __all__ = [
     "AutoResume",
@@ -12,6 +14,8 @@ __all__ = [
     "InputVerdict",
     "LossScaleMonitor",
     "Throughput",
+    "Watch",
+    "WatchReport",
 ]
 
 

@@ -90,6 +90,9 @@ tensorflow/rehearsal.py
     iterators of virtual CPUs stall; a loop of the user's own runs anywhere
   process: tensorflow.python.distribute.input_lib._SingleWorkerDatasetIteratorSpec._component_specs:
     the specs of these iterators
+training/not_finite.py
+  trace: keras.Operation.__call__: a second forward pass notes which layer is the first that is not finite
+  trace: keras.layers.Layer.__call__: a second forward pass notes which layer is the first that is not finite
 training/progress.py
   process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
   process: a progress bar's update: short names of log keys

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.extend.core
 import keras
 import numpy as np
 
@@ -138,3 +139,9 @@ def state_after_predict(model: Model, before: Any, after: Any) -> Any:
     for variable, value in zip(model.trainable_variables, after[0], strict=True):
         variable.assign(value)
     return after[1]
+
+
+def trace_state() -> object:
+    """Return an object that equals another one if JAX was tracing the same when that was returned."""
+    core: Any = jax.extend.core if hasattr(jax.extend.core, "get_opaque_trace_state") else jax.core  # newer, older
+    return core.get_opaque_trace_state(convention="nnx")
