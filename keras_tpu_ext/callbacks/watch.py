@@ -27,20 +27,19 @@ _LATE = 16  # ends of executions that may come in another order: on JAX Keras ca
 class Watch(_runtime.keras.callbacks.Callback):
     """Tells the first loss or weight that is not finite, with layer and step, and spikes of the loss.
 
-    The step of a model of this package, in a `strategy_scope()` or a `TPUModel`, records the first step whose loss, or
-    whose update of the weights, has a NaN or an inf, also within an execution of several steps. It tells what came
-    first: data, the output of a layer (with the largest finite numbers, and the format that overflowed), the loss
-    function, gradients, the update, or code that wrote weights between two steps. Every step checks gradients and
-    updated weights; to find the layer, the step with such a loss makes a second forward pass, whose code is compiled
-    with it. On TensorFlow that pass is in inference mode, and on one replica only. For any other model, or with a
-    `train_step` of your own, it tells the first execution with such a loss, and the weights that are not finite by
-    then.
+    The step of a model of this package, in a `strategy_scope()` or a `TPUModel`, records the first step whose loss is
+    not finite, also within an execution of several steps. It tells what came first: data, the output of a layer (with
+    the largest finite numbers, and the format that overflowed), the loss function, or weights that had NaN or inf
+    when the step began, with their layers, and whether the update before was the reason, by its gradients or learning
+    rate. Only that step looks at all weights and, by a second forward pass that is compiled with it, at layers; every
+    other looks at its loss and, after the update, at variables of at most 4096 numbers, such as biases. On TensorFlow
+    the second pass is in inference mode, and on one replica only. For any other model, or with a `train_step` of your
+    own, it tells the first execution with such a loss, and the weights that are not finite by then.
 
-    A loss that is not finite is told within a few executions. Weights that are not, though the loss is, such as unused
-    rows of an embedding, are told within `window` executions or, without a record, at the end of the epoch. If several
-    processes train together, all of them need the callback, it acts at the end of an epoch, and only the chief warns.
-    A step that loss scaling skips because gradients overflowed is no fault; a loss that is not finite before it is
-    scaled is one.
+    It is told within a few executions. Weights that are not finite although the loss is, such as unused rows of an
+    embedding, are told at the end of the epoch. If several processes train together, all of them need the callback,
+    it acts at the end of an epoch, and only the chief warns. A step that loss scaling skips because gradients
+    overflowed is no fault; a loss that is not finite before it is scaled is one.
 
     A spike is a loss, the mean of an execution, that is above the median of the last `window` ones by more than
     `threshold` standard deviations. These are estimated from the median absolute deviation (Hampel, 1974), of
@@ -113,7 +112,7 @@ class Watch(_runtime.keras.callbacks.Callback):
         self._ends: list[tuple[int, float]] = []  # batch and loss of executions that were not looked at yet
         self._must_look = self._acts_in_epoch = False
         self._first_bad: int | None = None  # the batch of this epoch from which on the loss is not finite
-        self._epoch = self._executions = 0
+        self._epoch = 0
         self._steps = self._batches = 0  # before this epoch, and in it
         self._starts: list[tuple[int, int]] = []  # each epoch, and the number of steps before it
         self._saved: Sequence[SavedVariable] = ()
@@ -180,7 +179,7 @@ class Watch(_runtime.keras.callbacks.Callback):
         self._fitted, self._read, self._saved = None, None, ()
 
     def _look(self, *, is_last: bool = False) -> None:
-        """Look at losses, and at the record where one is not finite, or now and then."""
+        """Look at losses, and at the record if one is not finite."""
         ends = sorted(self._ends[:])
         del self._ends[: len(ends)]  # other threads only append
         taken = len(ends) - (0 if is_last or self._must_look else _LATE)
@@ -194,38 +193,36 @@ class Watch(_runtime.keras.callbacks.Callback):
             elif self._first_bad is None:
                 self._first_bad = self._batches
             self._batches = end
-        self._executions += taken
-        is_due = self._acts_in_epoch and (self._must_look or self._executions >= self.window)
-        if (is_due or is_last) and self._found is None:
-            self._executions, self._must_look = 0, False
+        if (self._must_look or is_last) and self._found is None:
+            self._must_look = False
             self._check(is_last=is_last)
 
     def _compare(self, end: int, loss: float) -> None:
-        spike = self._spike_finder.add(self._epoch, end, loss)
-        if spike is not None and self.on_spike is not None:
+        spike = None if self.on_spike is None else self._spike_finder.add(self._epoch, end, loss)
+        if spike is not None:
             self._spikes.append(spike)
             self._tell(str(spike), stops=self.on_spike == "stop")
 
     def _check(self, *, is_last: bool) -> None:
         """Tell the first loss or weight that is not finite, if there is one by now."""
+        model = self.model  # on JAX this brings the state back, for what follows
         record = self._read() if self._read is not None else NotFinite(0)
         if is_last:
             self._batches = record.steps - self._steps if record.steps else self._batches
         if record.step is not None:
-            step = record.step
+            cause, layers, text = explained(record)
+            step = record.step - (cause in ("gradients", "update"))  # seen by the loss of the step after
             epoch, start = max(one for one in self._starts if one[1] <= step)
-            self._act(epoch, step - start, step, *explained(record))
-        elif is_last or self._first_bad is not None:
-            weights = _runtime.probes.not_finite_weights(self.model)
-            if weights or self._first_bad is not None:
-                batch, has_loss = (
-                    self._batches if self._first_bad is None else self._first_bad,
-                    self._first_bad is not None,
-                )
-                found = explained_without_record(
-                    weights, len(self.model.weights), has_loss=has_loss, has_record=record.steps > 0
-                )
-                self._act(self._epoch, batch, None, *found)
+            self._act(epoch, step - start, step, cause, layers, text)
+            return
+        weights = _runtime.probes.not_finite_weights(model)
+        has_loss = self._first_bad is not None
+        if has_loss or weights:
+            batch = self._batches if self._first_bad is None else self._first_bad
+            found = explained_without_record(
+                weights, len(model.weights), has_loss=has_loss, has_record=record.steps > 0
+            )
+            self._act(self._epoch, batch, None, *found)
 
     def _act(
         self, epoch: int, batch: int, step: int | None, cause: Cause, layers: tuple[str, ...], text: str
@@ -237,10 +234,8 @@ class Watch(_runtime.keras.callbacks.Callback):
         stops = self.on_not_finite != "warn"
         text = self._found.text + (". Training stops" if stops else "")
         if self.on_not_finite == "restore":
-            state = (
-                f"is restored as it was after epoch {self._epoch}" if self._saved else "was kept in no epoch before"
-            )
-            text += f", and the state of the model {state}"
+            restored = f"is restored as it was after epoch {self._epoch}"
+            text += f", and the state of the model {restored if self._saved else 'was kept in no epoch before'}"
         self._tell(text, stops=stops)
 
     def _tell(self, text: str, *, stops: bool) -> None:

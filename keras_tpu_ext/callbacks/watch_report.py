@@ -25,9 +25,11 @@ class WatchReport(HtmlText):
     Attributes:
         steps: Number of batches that were watched.
         cause: Where it came from: `"layer"`, the output of a layer; `"loss"`, the loss function; `"gradients"`;
-            `"update"`, the optimizer; `"weights"`, code between two steps; `"batch"`, the data; `"unknown"`. Empty if
+            `"update"`, its learning rate; `"weights"`, weights that an update or code between
+            two steps wrote; `"batch"`, the data; `"unknown"`. Empty if
             everything was finite.
-        step: The step of this `fit`; `None` if everything was finite, or it is not known.
+        step: The step of this `fit` to which that happened: after `"weights"`, the one that began with them. `None`
+            if everything was finite, or it is not known.
         epoch: Its epoch, from 0.
         batch: Its batch in the epoch; without a record in the step, the first one of an execution.
         layers: Paths of the layers that are to blame, as far as they are known.
@@ -70,26 +72,8 @@ class WatchReport(HtmlText):
 
 def explained(found: NotFinite) -> tuple[Cause, tuple[str, ...], str]:
     """Return the cause, the layers to blame, and a sentence."""
-    if found.updated:
-        whose = _named(found.updated, found.of)
-        if set(found.updated) & set(found.gradients):
-            text = (
-                f"the loss was finite, but the gradients of {_named(found.gradients, found.of)} were not, and the "
-                "update put them into the weights. Often this is a square root, a norm or a division at 0"
-            )
-            return "gradients", _layers(found.gradients), text
-        text = (
-            f"the update made {whose} not finite, from a finite loss and finite gradients: look at the learning "
-            "rate, and for gradients whose squares are too large"
-        )
-        return "update", _layers(found.updated), text
     if found.weights:
-        since = "before the first step" if not found.step else "after the update of the step before"
-        text = (
-            f"{_named(found.weights, found.of)} had NaN or inf when the step began. Code outside of the step wrote "
-            f"that {since}: a callback, for instance, or a file of weights"
-        )
-        return "weights", _layers(found.weights), text
+        return _of_weights(found)
     if not found.batch_finite:
         return "batch", (), "the inputs, targets or sample weights of the batch had NaN or inf"
     if found.call is not None:
@@ -102,6 +86,25 @@ def explained(found: NotFinite) -> tuple[Cause, tuple[str, ...], str]:
         "known: on TensorFlow it is looked for on one replica only. Write strategy_scope(replicas=1) to find out"
     )
     return "unknown", (), text
+
+
+def _of_weights(found: NotFinite) -> tuple[Cause, tuple[str, ...], str]:
+    names, layers = _named(found.weights, found.of), _layers(found.weights)
+    if not found.step:
+        return "weights", layers, f"{names} had NaN or inf when this first step began: see what wrote them before"
+    if found.updated and not found.rate_finite:
+        return "update", layers, f"the learning rate was not finite, and the update put NaN or inf into {names}"
+    if found.updated:
+        text = (
+            f"the loss was finite, but the update put NaN or inf into {names}: gradients were not finite, or too "
+            "large. Often this is a square root, a norm or a division at 0"
+        )
+        return "gradients", layers, text
+    text = (
+        f"{names} had NaN or inf when the step began, though the update before had left biases and other small "
+        "variables finite: most likely code between the steps wrote that, such as a callback"
+    )
+    return "weights", layers, text
 
 
 def explained_without_record(

@@ -79,17 +79,17 @@ class FirstCall(NamedTuple):
 
 
 class NotFinite(NamedTuple):
-    """What a watched step has recorded of the first loss, or update of weights, that was not finite."""
+    """What a watched step has recorded of the first loss that was not finite."""
 
     steps: int  # number of steps since the watch began
     step: int | None = None  # the number of that step, from 0; `None` if there is none
     of: int = 0  # number of trainable variables
     weights: tuple[str, ...] = ()  # paths of those that were not finite when the step began
-    gradients: tuple[str, ...] = ()  # paths of those whose gradients were not finite in it
-    updated: tuple[str, ...] = ()  # paths of those that its update made not finite, after a finite loss
-    looked: bool = False  # whether the outputs of layers were looked at, for what follows
+    updated: tuple[str, ...] = ()  # paths of the small ones that the update before had left not finite
+    looked: bool = False  # whether the outputs of layers were looked at, for the next field
     call: FirstCall | None = None  # the first layer whose output was not finite; `None` if all were
     batch_finite: bool = True  # whether inputs, targets and sample weights were finite
+    rate_finite: bool = True  # whether the optimizer's learning rate is finite now, as far as known
 
 
 class SavedVariable(NamedTuple):

@@ -126,7 +126,7 @@ class JaxProgram(ExactProgram):
         before = Weights(trainable, non_trainable, optimizer)
         watch = self.compiled_state().not_finite_watch
         if watch is not None:
-            watch.note(loss, trainable, gradients, data, lambda: self._forward("fit", state, data))
+            watch.note(loss, trainable, data, lambda: self._forward("fit", state, data))
         weights = accumulate_or_apply(model, gradients, before, after, weight)
         if watch is not None:
             watch.note_update(weights.trainable)

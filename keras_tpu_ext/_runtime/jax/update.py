@@ -159,7 +159,16 @@ class StatelessNotFiniteWatch(NotFiniteWatch):
 
     def own_variables(self) -> list[keras.Variable]:
         """Return every variable."""
-        return [self.flags, self.first_call] if self.paths else []
+        return [self.num_steps, self.sums, self.weights_then, self.sums_then, self.first_call] if self.paths else []
+
+    def assign_if(
+        self, condition: jax.Array, variables: Sequence[keras.Variable], values: Callable[[], Values]
+    ) -> None:
+        """Assign the values if the condition holds."""
+        for variable, value in zip(
+            variables, jax.lax.cond(condition, values, lambda: [one.value for one in variables]), strict=True
+        ):
+            variable.assign(value)
 
     def values(self, variable: keras.Variable) -> Sequence[np.ndarray]:
         """Return the value, in a list."""

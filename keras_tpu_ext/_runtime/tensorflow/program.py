@@ -95,7 +95,7 @@ class TensorFlowProgram(ExactProgram):
                 weight = self.weight_in_window(BATCH.total, losses, of_layers=bool(BATCH.layer_losses))
                 watch = self.compiled_state().not_finite_watch
                 if watch is not None:
-                    self._note(watch, loss, variables, gradients, data)
+                    self._note(watch, loss, variables, data)
                 accumulate_or_apply(self.model, gradients, variables, self.model.optimizer, weight, restore)
                 if watch is not None:
                     watch.note_update(variables)
@@ -103,7 +103,7 @@ class TensorFlowProgram(ExactProgram):
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return self._updated_metrics(x, y, y_pred, sample_weight)
 
-    def _note(self, watch: NotFiniteWatch, loss: tf.Tensor, variables: Any, gradients: Any, data: Nest) -> None:
+    def _note(self, watch: NotFiniteWatch, loss: tf.Tensor, variables: Any, data: Nest) -> None:
         """Record what is not finite before the update; replicas cannot repeat the forward pass in a condition.
 
         It is repeated in inference mode: that changes no variable, and draws no random numbers.
@@ -117,7 +117,7 @@ class TensorFlowProgram(ExactProgram):
                 self.adapter.forward(self.model, x, training=False)
             BATCH.layer_losses = layer_losses
 
-        watch.note(loss, variables, gradients, without_own_weights(data), forward if num_replicas() == 1 else None)
+        watch.note(loss, variables, without_own_weights(data), forward if num_replicas() == 1 else None)
 
     def gradients_of_batch(self, data: Nest) -> Any:
         """Return the gradients that `train_step` computes for `data`, without changing anything."""

@@ -230,9 +230,19 @@ class ReplicatedNotFiniteWatch(NotFiniteWatch):
         with tf.init_scope():
             super().make_for(variables)
 
-    def all_finite(self, value: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-        """Return whether all numbers of a tensor, dense or in slices, are finite."""
-        return _is_finite(value)
+    def assign_if(
+        self, condition: tf.Tensor, variables: Sequence[Variable], values: Callable[[], Sequence[tf.Tensor]]
+    ) -> None:
+        """Assign the values if the condition holds."""
+
+        # Inlined, its operations would take their time in every step.
+        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+        def assign() -> tf.Tensor:
+            for variable, value in zip(variables, values(), strict=True):
+                variable.assign(value)
+            return tf.constant(0)
+
+        tf.cond(condition, assign, lambda: tf.constant(0))
 
     def values(self, variable: Variable) -> Sequence[np.ndarray]:
         """Return the values of all replicas."""

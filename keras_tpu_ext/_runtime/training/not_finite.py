@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from keras_tpu_ext._runtime.compat import CALLED, dtype_of, keras, new_variable,
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 _NUMBERS = 6  # of a `_first_call`
+_SMALL = 4096  # numbers of a variable that costs nearly nothing to add up
 
 
 class _Call(NamedTuple):
@@ -26,89 +28,93 @@ class _Call(NamedTuple):
 
 
 class NotFiniteWatch(keras.layers.Layer):
-    """The first step with a loss, or an update, that is not finite; then nothing is recorded any more.
+    """The first step whose loss was not finite; each framework has a subclass.
 
-    Every step checks its loss, its gradients and its updated weights. Only one whose loss is not finite computes
-    which weights were not when it began and, by a second forward pass, which layer was the first with such an
-    output. Each framework has a subclass.
+    Only that step computes which weights were not finite when it began and, by a second forward pass, which layer was
+    the first with such an output: nothing of it is done in any other. Every step keeps the sums of the small
+    variables after its update, to tell whether that left them finite: where a gradient is not, those of the biases
+    mostly are not.
     """
 
     per_replica = False  # whether each replica has its own records
     paths: list[str]  # of the trainable variables
+    small: list[int]  # which of them are small
     calls: list[tuple[str, str, str, str]] | None  # path, class, policy and dtype; `None` if no call is recorded
 
     def __init__(self) -> None:
         super().__init__(name="not_finite_watch", dtype="float32")
         self.built = True
-        # Not tracked by Keras.
-        self.__dict__.update(paths=[], calls=None)
+        self.__dict__.update(paths=[], small=[], calls=None)  # not tracked by Keras
 
     def make_for(self, variables: Sequence[Variable]) -> None:
         """Make the records for a model with these trainable variables, once."""
         if self.paths:
             return
-        # The number of steps; the number of the first such step, 0 if there is none; and for each variable whether in
-        # that step its value before the update, its gradient, and its value after the update were not finite.
-        zeros = ops.zeros([2 + 3 * len(variables)], "int32")
-        self.flags: Variable = new_variable(zeros, "int32", "flags", per_replica=self.per_replica)
-        zeros = ops.zeros([_NUMBERS], "float32")
-        self.first_call: Variable = new_variable(zeros, "float32", "first_call", per_replica=self.per_replica)
-        self.__dict__["paths"] = [path_of(variable) for variable in variables]
+        paths, small = [], []
+        for i, variable in enumerate(variables):
+            paths.append(path_of(variable))
+            small += [i] if math.prod(variable.shape) <= _SMALL else []
+        self.__dict__.update(paths=paths, small=small)
+        self.num_steps = self._new("num_steps", [1], "int32")
+        self.sums = self._new("sums", [max(1, len(small))])  # of the small variables after the last step
+        # The number of the first such step, 0 if there is none, and for each variable whether it was not finite.
+        self.weights_then = self._new("weights_then", [1 + len(paths)], "int32")
+        self.sums_then = self._new("sums_then", [max(1, len(small))])  # of the step before
+        self.first_call = self._new("first_call", [_NUMBERS])
 
     def note(
         self,
         loss: Tensor,
         weights: Sequence[Tensor],
-        gradients: Sequence[Tensor | None],
         batch: Nest,
         forward: Callable[[], object] | None,
     ) -> None:
         """Record a step before its update; `forward` makes a second forward pass, if that is possible."""
-        flags, call = ops.convert_to_tensor(self.flags), ops.convert_to_tensor(self.first_call)
-        step, first, (begin, bad, after) = flags[0] + 1, flags[1], self._parts(flags)
         self.__dict__["calls"] = None if forward is None else []
+        self.num_steps.assign_add(ops.ones([1], "int32"))
+        records = [self.weights_then, self.sums_then, self.first_call]
+        number, sums = ops.convert_to_tensor(self.num_steps), ops.convert_to_tensor(self.sums)
 
-        def look() -> tuple[Tensor, Tensor]:
-            return self._not_finite(weights), self._first_call(batch, forward)
+        def first() -> list[Tensor]:
+            bad = ops.concatenate([number, self._not_finite(weights)], 0)
+            return [bad, sums, self._first_call(batch, forward)]
 
-        is_open = ops.equal(first, 0)
-        is_first = ops.logical_and(is_open, ops.logical_not(self.all_finite(loss)))
-        begin, call = ops.cond(is_first, look, lambda: (begin, call))
-        bad = ops.where(is_open, self._not_finite(gradients), bad)
-        head = ops.stack([step, ops.where(is_first, step, first)])
-        self.flags.assign(ops.concatenate([head, begin, bad, after], 0))
-        self.first_call.assign(call)
+        def values() -> list[Tensor]:
+            before = [ops.convert_to_tensor(record) for record in records]
+            return list(ops.cond(ops.equal(before[0][0], 0), first, lambda: before))
+
+        self.assign_if(ops.logical_not(self.all_finite(loss)), records, values)
 
     def note_update(self, weights: Sequence[Tensor]) -> None:
-        """Record a step after its update."""
-        flags = ops.convert_to_tensor(self.flags)
-        *parts, after = self._parts(flags)
-        step, first = flags[0], flags[1]
-        after = ops.where(ops.equal(first, 0), self._not_finite(weights), after)
-        is_first = ops.logical_and(ops.equal(first, 0), ops.equal(ops.max(after), 1))
-        head = ops.stack([step, ops.where(is_first, step, first)])
-        self.flags.assign(ops.concatenate([head, *parts, after], 0))
+        """Record the weights after an update."""
+        if self.small:
+            self.sums.assign(ops.stack([ops.sum(ops.cast(weights[i], "float32")) for i in self.small]))
 
     def read(self) -> NotFinite:
         """Return what is recorded; all processes must call it."""
         if not self.paths:
             return NotFinite(0)
-        every = np.stack(self.values(self.flags))
-        if not every[:, 1].any():
-            return NotFinite(int(every[0, 0]))
-        earliest = min(flags[1] for flags in every if flags[1])
-        # Where one replica's loss was not finite, the others only saw what the update of all made of it.
-        only_update = [self._parts(flags)[2].any() for flags in every]
-        same = [i for i, flags in enumerate(every) if flags[1] == earliest]
-        same = [i for i in same if not only_update[i]] or same
-        weights, gradients, updated = map(self._named, self._parts(every[same].max(axis=0)))
-        known = NotFinite(int(every[0, 0]), int(earliest) - 1, len(self.paths), weights, gradients, updated)
-        if known.updated:
-            return known
+        steps, then = int(self.values(self.num_steps)[0][0]), np.stack(self.values(self.weights_then))
+        if not then[:, 0].any():
+            return NotFinite(steps)
+        first = min(flags[0] for flags in then if flags[0])
+        replicas = [i for i, flags in enumerate(then) if flags[0] == first]
+        bad_sums = ~np.isfinite(np.stack(self.values(self.sums_then))[replicas]).all(axis=0)
+        weights = tuple(path for path, bad in zip(self.paths, then[replicas].max(axis=0)[1:], strict=True) if bad)
+        updated = tuple(self.paths[i] for i, bad in zip(self.small, bad_sums, strict=False) if bad)
         calls = self.values(self.first_call)
-        number, batch_finite, *numbers = min((calls[i] for i in same), key=lambda call: call[1])
+        number, batch_finite, *numbers = min((calls[i] for i in replicas), key=lambda call: call[1])
         call = FirstCall(*self.calls[int(number) - 1], *map(float, numbers)) if self.calls and number else None
-        return known._replace(looked=self.calls is not None, call=call, batch_finite=bool(batch_finite))
+        return NotFinite(
+            steps,
+            int(first) - 1,
+            len(self.paths),
+            weights,
+            updated,
+            self.calls is not None,
+            call,
+            bool(batch_finite),
+        )
 
     def save_own_variables(self, store: dict[str, object]) -> None:
         """Save nothing: records are no state of the model."""
@@ -124,19 +130,21 @@ class NotFiniteWatch(keras.layers.Layer):
         """Return the values of a record that the replicas have."""
         raise NotImplementedError
 
+    def assign_if(
+        self, condition: Tensor, variables: Sequence[Variable], values: Callable[[], Sequence[Tensor]]
+    ) -> None:
+        """Assign the values to the variables if the condition holds, in a step."""
+        raise NotImplementedError
+
     def trace(self) -> object:
         """Return what is being traced: tensors of an inner trace, of a loop for instance, do not leave it."""
         raise NotImplementedError
 
-    def _named(self, bad: Array) -> tuple[str, ...]:
-        return tuple(path for path, one in zip(self.paths, bad, strict=True) if one)
+    def _new(self, name: str, shape: list[int], dtype: str = "float32") -> Variable:
+        return new_variable(ops.zeros(shape, dtype), dtype, name, per_replica=self.per_replica)
 
-    def _parts(self, flags: Any) -> list[Any]:
-        count = len(self.paths)
-        return [flags[2 + i * count : 2 + (i + 1) * count] for i in range(3)]
-
-    def _not_finite(self, values: Sequence[Tensor | None]) -> Tensor:
-        finite = [ops.convert_to_tensor(True) if value is None else self.all_finite(value) for value in values]
+    def _not_finite(self, values: Sequence[Tensor]) -> Tensor:
+        finite = [self.all_finite(value) for value in values]
         return ops.cast(ops.logical_not(ops.stack(finite)), "int32")
 
     def _first_call(self, batch: Nest, forward: Callable[[], object] | None) -> Tensor:
@@ -203,7 +211,12 @@ def watch_not_finite(model: Model) -> Callable[[], NotFinite] | None:
         if model.trainable_variables:
             watch.make_for(model.trainable_variables)
     _set_watch(model, watch)
-    return watch.read
+    return lambda: watch.read()._replace(rate_finite=_has_finite_rate(model))
+
+
+def _has_finite_rate(model: Model) -> bool:
+    rate = getattr(model.optimizer, "learning_rate", 0.0)
+    return callable(rate) or bool(np.isfinite(ops.convert_to_numpy(rate)))
 
 
 def unwatch_not_finite(model: Model) -> None:
