@@ -49,6 +49,10 @@ class DeviceMemoryError(KteError, RuntimeError):
     """The memory of a device is full, or fills up with arrays that something keeps."""
 
 
+class NotFiniteError(KteError, FloatingPointError):
+    """A loss or a weight is NaN or infinite; the message has the step, and the layer if it is known."""
+
+
 class ParityCheckError(KteError, RuntimeError):
     """A parity check could not be carried out: one of its processes failed, or took too long."""
 

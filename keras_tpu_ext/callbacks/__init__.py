@@ -17,6 +17,8 @@ from keras_tpu_ext.callbacks.run_report import RunReport as RunReport
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
 from keras_tpu_ext.callbacks.trace import Trace as Trace
 from keras_tpu_ext.callbacks.trace_report import TraceReport as TraceReport
+from keras_tpu_ext.callbacks.watch import Watch as Watch
+from keras_tpu_ext.callbacks.watch_report import WatchReport as WatchReport
 
 __all__ = [
     "AutoResume",
@@ -36,6 +38,8 @@ __all__ = [
     "Throughput",
     "Trace",
     "TraceReport",
+    "Watch",
+    "WatchReport",
 ]
 
 

@@ -67,6 +67,33 @@ class Overflow(NamedTuple):
     of: int  # number of variables that were updated together
 
 
+class FirstCall(NamedTuple):
+    """The first call of a layer in a step whose output had an inf or a NaN."""
+
+    layer: str  # path of the layer, or of the operation between layers
+    kind: str  # its class
+    policy: str  # name of its dtype policy
+    dtype: str  # the dtype of its output
+    peak: float  # the largest magnitude in its output, but for NaN: inf if it has one
+    largest: float  # the largest among the finite numbers of its output
+    largest_input: float  # that of its inputs
+    inputs_finite: float  # 1.0 if all its inputs were finite, else 0.0
+
+
+class NotFinite(NamedTuple):
+    """What a watched step has recorded of the first loss that was not finite."""
+
+    steps: int  # number of steps since the watch began
+    step: int | None = None  # the number of that step, from 0; `None` if there is none
+    of: int = 0  # number of trainable variables
+    weights: tuple[str, ...] = ()  # paths of those that were not finite when the step began
+    updated: tuple[str, ...] = ()  # paths of the small ones that the update before had left not finite
+    looked: bool = False  # whether the outputs of layers were looked at, for the next field
+    call: FirstCall | None = None  # the first layer whose output was not finite; `None` if all were
+    batch_finite: bool = True  # whether inputs, targets and sample weights were finite
+    rate_finite: bool = True  # whether the optimizer's learning rate is finite now, as far as known
+
+
 class SavedVariable(NamedTuple):
     """The value of a variable that training changes."""
 
@@ -327,6 +354,8 @@ class Batch(Protocol):
 class KerasOps(Protocol):
     """The functions of `keras.ops` that this package uses; on Keras 2 they come from TensorFlow."""
 
+    abs: Callable[..., Tensor]
+    all: Callable[..., Tensor]
     arange: Callable[..., Tensor]
     bitwise_and: Callable[..., Tensor]
     bitwise_left_shift: Callable[..., Tensor]
@@ -336,6 +365,7 @@ class KerasOps(Protocol):
     cast: Callable[..., Tensor]
     clip: Callable[..., Tensor]
     concatenate: Callable[..., Tensor]
+    cond: Callable[..., Nest]
     convert_to_numpy: Callable[..., Array]
     convert_to_tensor: Callable[..., Tensor]
     custom_gradient: Callable[..., Callable[..., Any]]
@@ -343,8 +373,10 @@ class KerasOps(Protocol):
     equal: Callable[..., Tensor]
     expand_dims: Callable[..., Tensor]
     flip: Callable[..., Tensor]
+    isfinite: Callable[..., Tensor]
     logical_and: Callable[..., Tensor]
     logical_not: Callable[..., Tensor]
+    max: Callable[..., Tensor]
     maximum: Callable[..., Tensor]
     ones: Callable[..., Tensor]
     ones_like: Callable[..., Tensor]
@@ -356,11 +388,13 @@ class KerasOps(Protocol):
     shape: Callable[..., tuple[int | Tensor, ...]]
     sqrt: Callable[..., Tensor]
     square: Callable[..., Tensor]
+    stack: Callable[..., Tensor]
     stop_gradient: Callable[..., Tensor]
     sum: Callable[..., Tensor]
     take: Callable[..., Tensor]
     transpose: Callable[..., Tensor]
     where: Callable[..., Tensor]
+    zeros: Callable[..., Tensor]
     zeros_like: Callable[..., Tensor]
 
 
@@ -613,8 +647,17 @@ class Probes(Protocol):
     def profiled_step(self, name: str, step: int) -> AbstractContextManager[object]:
         """Return a context whose span a running profiler records under a name, with the number of a step."""
 
+    def not_finite_weights(self, model: Model) -> list[str]:
+        """Return the paths of the weights of `model` that have an inf or a NaN; waits for the device."""
+
+    def unwatch_not_finite(self, model: Model) -> None:
+        """Stop recording losses that are not finite."""
+
     def unwatch_overflow(self, model: Model) -> None:
         """Stop recording non-finite gradients."""
+
+    def watch_not_finite(self, model: Model) -> Callable[[], NotFinite] | None:
+        """Let the step record the first loss that is not finite; return what reads it, or `None` if it cannot."""
 
     def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
         """Let the step record non-finite gradients; return a function that reads them, or `None` if it cannot."""

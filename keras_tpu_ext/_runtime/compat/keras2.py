@@ -33,6 +33,7 @@ def private(name: str) -> Any:
 saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 ops = keras2_ops
+CALLED = keras.layers.Layer, "keras.src.engine.base_layer.Layer.__call__"  # what runs a layer
 COMPILE_OPTIONS: dict[str, object] = {}
 COUNTS_SKIPPED_STEPS = True  # whether a `LossScaleOptimizer` counts skipped steps like any others
 

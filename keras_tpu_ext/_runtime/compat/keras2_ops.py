@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Tensor
 
+abs = tf.abs
+all = tf.reduce_all
 bitwise_and = tf.bitwise.bitwise_and
 bitwise_left_shift = tf.bitwise.left_shift
 bitwise_or = tf.bitwise.bitwise_or
@@ -16,12 +18,15 @@ bitwise_xor = tf.bitwise.bitwise_xor
 cast = tf.cast
 clip = tf.clip_by_value
 concatenate = tf.concat
+cond = tf.cond
 custom_gradient = tf.custom_gradient
 divide_no_nan = tf.math.divide_no_nan
 equal = tf.equal
 expand_dims = tf.expand_dims
+isfinite = tf.math.is_finite
 logical_and = tf.logical_and
 logical_not = tf.logical_not
+max = tf.reduce_max
 maximum = tf.maximum
 ones = tf.ones
 ones_like = tf.ones_like
@@ -32,11 +37,13 @@ rsqrt = tf.math.rsqrt
 segment_sum = tf.math.unsorted_segment_sum
 sqrt = tf.sqrt
 square = tf.square
+stack = tf.stack
 stop_gradient = tf.stop_gradient
 sum = tf.reduce_sum
 take = tf.gather
 transpose = tf.transpose
 where = tf.where
+zeros = tf.zeros
 zeros_like = tf.zeros_like
 
 

@@ -34,6 +34,7 @@ MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 policy_of = keras.dtype_policies.get
 PyDataset = keras.utils.PyDataset
 ops = keras.ops
+CALLED = keras.Operation, "keras.Operation.__call__"  # what runs a layer, or an operation between layers
 tree = keras.tree
 # Arguments of `keras.Model.compile`: no wrapped optimizer under mixed_float16, where the step scales the loss itself.
 COMPILE_OPTIONS = {"auto_scale_loss": False}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.extend.core
 import keras
 import numpy as np
 
@@ -149,3 +150,9 @@ def start_profiler(directory: str) -> None:
     options = make_options()
     options.python_tracer_level = 0
     jax.profiler.start_trace(directory, profiler_options=options)
+
+
+def trace_state() -> object:
+    """Return an object that equals another one if JAX was tracing the same when that was returned."""
+    core: Any = jax.extend.core if hasattr(jax.extend.core, "get_opaque_trace_state") else jax.core  # newer, older
+    return core.get_opaque_trace_state(convention="nnx")

@@ -45,6 +45,7 @@ from keras_tpu_ext._runtime.jax.separability import Separability
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
     State,
+    StatelessNotFiniteWatch,
     StatelessOverflowWatch,
     Values,
     Weights,
@@ -86,6 +87,7 @@ class JaxProgram(ExactProgram):
     process_group = staticmethod(JaxProcessGroup)
     make_step_state = staticmethod(make_step_state)
     make_schedule = staticmethod(ExecutionSchedule)
+    not_finite_watch = StatelessNotFiniteWatch
     layout_warned = False  # whether a warning about layouts has been given
     layout_chosen_by: keras.distribution.Distribution | None = None  # of `shard="auto"`, once it has chosen
     separability: Separability
@@ -125,7 +127,12 @@ class JaxProgram(ExactProgram):
         gradients, (aux, weight) = jax.grad(scaled_loss, has_aux=True)(trainable)
         loss, y_pred, after, metrics = aux
         before = Weights(trainable, non_trainable, optimizer)
+        watch = self.compiled_state().not_finite_watch
+        if watch is not None:
+            watch.note(loss, trainable, data, lambda: self._forward("fit", state, data))
         weights = accumulate_or_apply(model, gradients, before, after, weight)
+        if watch is not None:
+            watch.note_update(weights.trainable)
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (*weights, metrics)
 

@@ -14,8 +14,9 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer
-from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
+from keras_tpu_ext._runtime.compat.keras3_jax import layout_of, trace_state
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
+from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, step_state_of
 
@@ -42,7 +43,8 @@ def step_variables(state: StepState) -> list[keras.Variable]:
     variables = list(state.loss_scaler.variables)
     for accumulator in state.accumulators():
         variables += accumulator.sum_variables()
-    return variables if state.overflow_watch is None else [*variables, *state.overflow_watch.own_variables()]
+    watches = (state.overflow_watch, state.not_finite_watch)
+    return [*variables, *(variable for watch in watches if watch is not None for variable in watch.own_variables())]
 
 
 def state_variables(model: Model) -> tuple[list[keras.Variable], ...]:
@@ -150,6 +152,31 @@ class StatelessOverflowWatch(OverflowWatch):
 
     def _notes(self) -> list[tuple[list[str], int | None, list[int]]]:
         return [(self._paths, None, list(keras.ops.convert_to_numpy(self.last)))]
+
+
+class StatelessNotFiniteWatch(NotFiniteWatch):
+    """A `NotFiniteWatch` within a `keras.StatelessScope`."""
+
+    def own_variables(self) -> list[keras.Variable]:
+        """Return every variable."""
+        return [self.num_steps, self.sums, self.weights_then, self.sums_then, self.first_call] if self.paths else []
+
+    def assign_if(
+        self, condition: jax.Array, variables: Sequence[keras.Variable], values: Callable[[], Values]
+    ) -> None:
+        """Assign the values if the condition holds."""
+        for variable, value in zip(
+            variables, jax.lax.cond(condition, values, lambda: [one.value for one in variables]), strict=True
+        ):
+            variable.assign(value)
+
+    def values(self, variable: keras.Variable) -> Sequence[np.ndarray]:
+        """Return the value, in a list."""
+        return [keras.ops.convert_to_numpy(variable)]
+
+    def trace(self) -> object:
+        """Return the state of JAX's trace."""
+        return trace_state()
 
 
 def accumulate_or_apply(

@@ -46,6 +46,7 @@ from keras_tpu_ext._runtime.tensorflow.separability import Separability, handle_
 from keras_tpu_ext._runtime.tensorflow.update import (
     GradientAccumulator,
     ReplicatedLossScaler,
+    ReplicatedNotFiniteWatch,
     ReplicatedOverflowWatch,
     accumulate_or_apply,
     flush_window,
@@ -53,6 +54,7 @@ from keras_tpu_ext._runtime.tensorflow.update import (
 from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter, is_overridden
 from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
@@ -94,10 +96,31 @@ class TensorFlowProgram(ExactProgram):
             if variables:
                 gradients = self._gradients(loss, variables, self.model.optimizer, tape)
                 weight = self.weight_in_window(BATCH.total, losses, of_layers=bool(BATCH.layer_losses))
+                watch = self.compiled_state().not_finite_watch
+                if watch is not None:
+                    self._note(watch, loss, variables, data)
                 accumulate_or_apply(self.model, gradients, variables, self.model.optimizer, weight, restore)
+                if watch is not None:
+                    watch.note_update(variables)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return self._updated_metrics(x, y, y_pred, sample_weight)
+
+    def _note(self, watch: NotFiniteWatch, loss: tf.Tensor, variables: Any, data: Nest) -> None:
+        """Record what is not finite before the update; replicas cannot repeat the forward pass in a condition.
+
+        It is repeated in inference mode: that changes no variable, and draws no random numbers.
+        """
+        watch.make_for(variables)
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
+        layer_losses = BATCH.layer_losses
+
+        def forward() -> None:
+            with self.adapter.exclude_padding(self.model), self.adapter.record_layer_losses(self.model):
+                self.adapter.forward(self.model, x, training=False)
+            BATCH.layer_losses = layer_losses
+
+        watch.note(loss, variables, without_own_weights(data), forward if num_replicas() == 1 else None)
 
     def gradients_of_batch(self, data: Nest) -> Any:
         """Return the gradients that `train_step` computes for `data`, without changing anything."""
@@ -202,6 +225,10 @@ class TensorFlowProgram(ExactProgram):
     def make_overflow_watch(self, steps: int) -> ReplicatedOverflowWatch:
         """Return an `OverflowWatch` for replicas."""
         return ReplicatedOverflowWatch(steps)
+
+    def not_finite_watch(self) -> ReplicatedNotFiniteWatch:
+        """Return a `NotFiniteWatch` for replicas."""
+        return ReplicatedNotFiniteWatch()
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an open window."""

@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     sum_over_replicas,
 )
 from keras_tpu_ext._runtime.tensorflow.variables import assign_to_replicas, values_of_replicas, zeros_of_replicas
+from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler
 
@@ -217,6 +218,39 @@ class GradientAccumulator(BaseGradientAccumulator):
         self.weight.assign(store["weight"][()])
         for i, total in enumerate(self.local_sums):
             assign_to_replicas(total, np.asarray(store[f"sum_{i}"]))
+
+
+class ReplicatedNotFiniteWatch(NotFiniteWatch):
+    """A `NotFiniteWatch` of each replica."""
+
+    per_replica = True
+
+    def make_for(self, variables: Sequence[Variable]) -> None:
+        """Make the records, also while a step is traced."""
+        with tf.init_scope():
+            super().make_for(variables)
+
+    def assign_if(
+        self, condition: tf.Tensor, variables: Sequence[Variable], values: Callable[[], Sequence[tf.Tensor]]
+    ) -> None:
+        """Assign the values if the condition holds."""
+
+        # Inlined, its operations would take their time in every step.
+        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+        def assign() -> tf.Tensor:
+            for variable, value in zip(variables, values(), strict=True):
+                variable.assign(value)
+            return tf.constant(0)
+
+        tf.cond(condition, assign, lambda: tf.constant(0))
+
+    def values(self, variable: Variable) -> Sequence[np.ndarray]:
+        """Return the values of all replicas."""
+        return list(values_of_replicas(variable))
+
+    def trace(self) -> object:
+        """Return the graph."""
+        return tf.compat.v1.get_default_graph()
 
 
 class ReplicatedOverflowWatch(OverflowWatch):

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain_missing_names
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
+from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
@@ -118,6 +118,10 @@ class ExactProgram(keras.layers.Layer):
 
     def make_overflow_watch(self, steps: int) -> OverflowWatch:
         """Return the framework's kind of `OverflowWatch`, for an optimizer that has taken `steps` steps."""
+        raise NotImplementedError
+
+    def not_finite_watch(self) -> Layer:
+        """Return the framework's kind of `NotFiniteWatch`."""
         raise NotImplementedError
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:

@@ -98,6 +98,7 @@ class StepState(keras.layers.Layer):
         self._windows: dict[int, BaseGradientAccumulator] = {}
         # Records gradients that are not finite, while a callback asks for it. Keras would save it if it tracked it.
         self.__dict__["overflow_watch"] = None
+        self.__dict__["not_finite_watch"] = None  # the same, of losses
         self.built = True
         if loss_scaler:
             self.scale, self.good_steps, self.skipped_steps = loss_scaler.variables  # Keras finds them here

@@ -78,6 +78,28 @@ def test_a_watched_step_notes_what_is_not_finite(make):
     model.fit(np.ones((4, 2), "float32"), np.full((4, 1), np.inf, "float32"), verbose=0)
 
 
+def test_a_watched_step_notes_the_first_loss_that_is_not_finite(make):
+    model = make(kte.TPUModel)
+    read = probes.watch_not_finite(model)
+    x, y = np.ones((12, 2), "float32"), np.ones((12, 1), "float32")
+    y[5] = np.inf
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    found = read()
+    assert (found.steps, found.step, found.of, found.weights, found.batch_finite) == (3, 1, 4, (), False)
+    probes.unwatch_not_finite(model)
+    assert len(probes.not_finite_weights(model)) > 0
+    assert probes.watch_not_finite(make(keras.Model)) is None
+
+
+def test_finite_weights_are_not_named(plain):
+    assert probes.not_finite_weights(plain) == []
+    kernel = plain.get_layer("out").kernel
+    before = np.array(kernel.numpy())
+    kernel.assign(np.full((3, 1), np.inf, "float32"))
+    assert probes.not_finite_weights(plain) == ["out/kernel"]
+    kernel.assign(before)
+
+
 class Shape:
     def __init__(self, *shape):
         self.shape, self.dtype = shape, "float32"
