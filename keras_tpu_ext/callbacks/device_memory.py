@@ -126,7 +126,8 @@ class DeviceMemory(_runtime.keras.callbacks.Callback):
         return figure
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Start reading."""
+        """Start reading, without what Python is about to free."""
+        gc.collect()
         self._read = _runtime.devices.memory_reader(self.model)
         self._began = self._next = self.clock()
         self._report, self._logs, self._growth = None, {}, Growth()

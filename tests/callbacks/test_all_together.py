@@ -18,7 +18,6 @@ OURS = {
     "DeviceMemory": lambda: kte.callbacks.DeviceMemory(),
     "Trace": lambda: kte.callbacks.Trace(steps=(6, 9)),
     "Watch": lambda: kte.callbacks.Watch(),
-    "LossScaleMonitor": lambda: kte.callbacks.LossScaleMonitor(verbose=False),
 }
 
 

@@ -107,7 +107,7 @@ class _Attribute:
 
     def take_back(self) -> None:
         """Remove the patch of a block, or leave the dispatcher without its effect inside somebody's wrapper."""
-        if self.for_good is not None:
+        if self.for_good not in (None, _unchanged):
             self.current = self.for_good(self.original)
             return
         self.current = self.original

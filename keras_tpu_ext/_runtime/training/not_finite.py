@@ -163,7 +163,7 @@ class NotFiniteWatch(keras.layers.Layer):
             return recorded
 
         if forward is not None:
-            with patched([(*CALLED, recording)]):
+            with patched([(*CALLED, recording)]):  # `__call__` of each layer
                 forward()
             self.__dict__["calls"] = [_described(call) for call in calls]
         batch_finite = self._are_finite(_floats(batch))
