@@ -24,6 +24,8 @@ _OTHER_NUMBERS = {
     "probabilities below 1e-7.",
 }
 
+_PIN = "Leave out: {} It replaces what fits the TPU of today's images. The written program has it as a comment."
+
 
 def migrate(
     path: str | Path, *, write: bool = False, output: str | Path | None = None, overwrite: bool = False
@@ -63,6 +65,7 @@ def migrate(
     lines = sum(bool(line.strip()) for line in program.text.splitlines() if not line.startswith("_kte_cell_"))
     on_dropin = any(one.on_dropin for one in context.findings)
     notes = tuple(note for name, note in _OTHER_NUMBERS.items() if name in program.text and not on_dropin)
+    notes += tuple(_PIN.format(pin) for pin in program.pins)
     report = MigrationReport(str(path), lines, context.findings, str(target or ""), notes)
     if target is not None:
         target.write_bytes(program.render(made.code, _header(report, made, context)))

@@ -54,9 +54,10 @@ def today(context: Context, node: cst.CSTNode, old: str, name: str) -> str:
 
 
 def history_key(context: Context, original: cst.Subscript, updated: cst.Subscript) -> cst.Subscript | None:
-    """Return `history.history["lr"]` under today's key."""
+    """Return `history.history["lr"]`, or `logs["lr"]` of a callback, under today's key."""
     key = m.SubscriptElement(m.Index(m.SimpleString("'lr'") | m.SimpleString('"lr"')))
-    if context.on_dropin or not m.matches(original, m.Subscript(m.Attribute(attr=m.Name("history")), [key])):
+    values = m.Attribute(attr=m.Name("history")) | m.Name("logs")
+    if context.on_dropin or not m.matches(original, m.Subscript(values, [key])):
         return None
     context.mapped(original, context.code(original), 'history["learning_rate"]')
     new = cst.SubscriptElement(cst.Index(cst.SimpleString('"learning_rate"')))

@@ -21,6 +21,8 @@ _IS_MAGIC = re.compile(r"_kte_magic_(\d+)_")
 _PYTHON_CELLS = ("time", "timeit", "capture", "prun", "python", "python3")
 _STARTS_MAGIC = re.compile(r"\s*(%|!|\?|\w[\w.]*\?{1,2}\s*$)")
 _ASSIGNS_MAGIC = re.compile(r"(\s*[\w., ]+=\s*)([!%][^=].*)")
+# Replaces what fits the image's TPU.
+_PINS = re.compile(r"[!%]\s*pip3?\s.*\binstall\b.*\b(tensorflow|tf-nightly|keras|jax|jaxlib|libtpu)\b(?![\w-])")
 # What may hide brackets and quotes, and the brackets.
 _TOKEN = re.compile(r"""(?P<quote>'''|\"""|'|")|(?P<comment>#.*)|(?P<open>[(\[{])|(?P<close>[)\]}])""")
 
@@ -49,6 +51,7 @@ class Program:
         self.path = path
         self.is_notebook = path.suffix == ".ipynb"
         self._magics: list[str] = []
+        self.pins: list[str] = []  # lines that install another TensorFlow, Keras or JAX; they become comments
         self.notebook: dict[str, Any] = {}
         self.encoding, self.newline = "utf-8", "\n"
         if self.is_notebook:
@@ -124,6 +127,9 @@ class Program:
         if _STARTS_MAGIC.match(line):
             magic = line.lstrip()
             before = line[: len(line) - len(magic)]
+            if _PINS.match(magic):
+                self.pins.append(magic)
+                magic = f"pass  # {magic}"
         elif found := _ASSIGNS_MAGIC.fullmatch(line):
             before, magic = found.groups()
         if not magic:

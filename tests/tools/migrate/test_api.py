@@ -144,3 +144,18 @@ def test_the_tables_need_no_framework():
         "assert not {'keras', 'tensorflow', 'jax', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_line_that_would_replace_the_framework_is_told(tmp_path):
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": 1, "outputs": []}
+    cells = [{**cell, "source": "!pip install tensorflow==2.3"}, {**cell, "source": "x = 1"}]
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": cells}))
+    report = migrate(path, write=True)
+    assert report.ok
+    assert report.notes == (
+        "Leave out: !pip install tensorflow==2.3 It replaces what fits the TPU of today's images. The written program "
+        "has it as a comment.",
+    )
+    written = json.loads((tmp_path / "a.modern.ipynb").read_text())
+    assert "pass  # !pip install tensorflow==2.3" in ["".join(one["source"]) for one in written["cells"]]

@@ -142,3 +142,24 @@ def test_a_place_is_a_line_of_a_cell(tmp_path):
 def test_what_is_no_notebook_is_told(content, tmp_path):
     with pytest.raises(ArgumentError, match=r"is no notebook of nbformat 4 \(.*Write: jupyter nbconvert"):
         read(tmp_path / "a.ipynb", content)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_pin"),
+    [
+        ("!pip install -q tensorflow==2.3", True),
+        ("%pip install keras", True),
+        ("!pip3 install --upgrade 'jax[tpu]'", True),
+        ("    !pip uninstall -y tensorflow && pip install tf-nightly", True),
+        ("!pip install tensorflow-addons", False),
+        ("!pip install keras_hub", False),
+        ("!pip install efficientnet", False),
+        ("!ls tensorflow", False),
+    ],
+)
+def test_a_line_that_replaces_the_framework_becomes_a_comment(line, is_pin, tmp_path):
+    program = read(tmp_path / "a.ipynb", notebook(f"if True:\n    y = 1\n{line}\nx = 1" if line[0] == " " else line))
+    source = "".join(written(program)["cells"][1]["source"])
+    assert program.pins == ([line.strip()] if is_pin else [])
+    assert (f"pass  # {line.strip()}" in source) == is_pin
+    assert line.strip() in source

@@ -165,6 +165,10 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
         ),
         ("print(history.history['lr'])\n", 'print(history.history["learning_rate"])\n'),
         (
+            "def on_epoch_end(epoch, logs):\n    print(logs['lr'])\n",
+            'def on_epoch_end(epoch, logs):\n    print(logs["learning_rate"])\n',
+        ),
+        (
             "from keras import backend as K\nK.set_value(model.optimizer.lr, 0.1)\n",
             "model.optimizer.learning_rate = 0.1\n",
         ),
