@@ -91,8 +91,8 @@ tensorflow/rehearsal.py
   process: tensorflow.python.distribute.input_lib._SingleWorkerDatasetIteratorSpec._component_specs:
     the specs of these iterators
 training/not_finite.py
-  trace: keras.Operation.__call__: a second forward pass notes which layer is the first that is not finite
-  trace: keras.src.engine.base_layer.Layer.__call__: a second forward pass notes which layer is the first that is not finite
+  trace: keras.Operation.__call__: a second forward pass finds the first layer that is not finite
+  trace: keras.src.engine.base_layer.Layer.__call__: a second forward pass finds the first layer that is not finite
 training/progress.py
   process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
   process: a progress bar's update: short names of log keys
