@@ -31,10 +31,11 @@ class Watch(_runtime.keras.callbacks.Callback):
     not finite, also within an execution of several steps. It tells what came first: data, the output of a layer (with
     the largest finite numbers, and the format that overflowed), the loss function, or weights that had NaN or inf
     when the step began, with their layers, and whether the update before was the reason, by its gradients or learning
-    rate. Only that step looks at all weights and, by a second forward pass that is compiled with it, at layers; every
-    other looks at its loss and, after the update, at variables of at most 4096 numbers, such as biases. On TensorFlow
-    the second pass is in inference mode, and on one replica only. For any other model, or with a `train_step` of your
-    own, it tells the first execution with such a loss, and the weights that are not finite by then.
+    rate. Only that step looks at all weights and, by a second forward pass that is compiled with it, at layers; all
+    others look at their loss and, after the update, at the first two and the last two variables of at most 4096
+    numbers, mostly biases. On TensorFlow the second pass is in inference mode, and on one replica only. For any other
+    model, or with a `train_step` of your own, it tells the first execution with such a loss, and the weights that are
+    not finite by then.
 
     It is told within a few executions. Weights that are not finite although the loss is, such as unused rows of an
     embedding, are told at the end of the epoch. If several processes train together, all of them need the callback,

@@ -96,8 +96,8 @@ training/fit_watch.py
   process: keras.Model.fit: what accounts for its time needs its first line and its last
   process: keras.callbacks.CallbackList.on_train_begin: a callback's hooks are timed; Keras makes the list in `fit`
 training/not_finite.py
-  trace: keras.Operation.__call__: a second forward pass notes the first layer that is not finite
-  trace: keras.src.engine.base_layer.Layer.__call__: a second forward pass notes the first layer that is not finite
+  trace: keras.Operation.__call__: a second forward pass finds the first layer that is not finite
+  trace: keras.src.engine.base_layer.Layer.__call__: a second forward pass finds the first layer that is not finite
 training/progress.py
   process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
   process: a progress bar's update: short names of log keys

@@ -38,7 +38,7 @@ class NotFiniteWatch(keras.layers.Layer):
 
     per_replica = False  # whether each replica has its own records
     paths: list[str]  # of the trainable variables
-    small: list[int]  # which of them are small
+    small: list[int]  # a few small ones of them
     calls: list[tuple[str, str, str, str]] | None  # path, class, policy and dtype; `None` if no call is recorded
 
     def __init__(self) -> None:
@@ -54,12 +54,13 @@ class NotFiniteWatch(keras.layers.Layer):
         for i, variable in enumerate(variables):
             paths.append(path_of(variable))
             small += [i] if math.prod(variable.shape) <= _SMALL else []
-        self.__dict__.update(paths=paths, small=small)
+        # What is not finite in a backward pass reaches the first layers.
+        self.__dict__.update(paths=paths, small=[*small[:2], *small[2:][-2:]])
         self.num_steps = self._new("num_steps", [1], "int32")
-        self.sums = self._new("sums", [max(1, len(small))])  # of the small variables after the last step
+        self.sums = self._new("sums", [max(1, len(self.small))])  # of the small variables after the last step
         # The number of the first such step, 0 if there is none, and for each variable whether it was not finite.
         self.weights_then = self._new("weights_then", [1 + len(paths)], "int32")
-        self.sums_then = self._new("sums_then", [max(1, len(small))])  # of the step before
+        self.sums_then = self._new("sums_then", [max(1, len(self.small))])  # of the step before
         self.first_call = self._new("first_call", [_NUMBERS])
 
     def note(
