@@ -154,8 +154,8 @@ def test_a_line_that_would_replace_the_framework_is_told(tmp_path):
     report = migrate(path, write=True)
     assert report.ok
     assert report.notes == (
-        "Leave out: !pip install tensorflow==2.3 It replaces what fits the TPU of today's images. The written program "
-        "has it as a comment.",
+        "Leave out: !pip install tensorflow==2.3 It replaces what fits the TPU of today's images. The written "
+        "program has it as a comment.",
     )
     written = json.loads((tmp_path / "a.modern.ipynb").read_text())
     assert "pass  # !pip install tensorflow==2.3" in ["".join(one["source"]) for one in written["cells"]]
