@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.compat.tensorflow import graph_building_time
 
 _MICROSECONDS = 1e-6
+_of_data = [0.0]  # microseconds in `tracing_data`
 
 
 class TracingWatch(CompileWatch):
@@ -15,12 +19,25 @@ class TracingWatch(CompileWatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self._counter = graph_building_time.get_cell()
-        self._before = self._counter.value()
+        self._before = _counted()
 
     def seconds(self) -> float:
-        """Return the seconds since the watch was opened, of all threads; what is traced in a pause counts, too."""
-        return float((self._counter.value() - self._before) * _MICROSECONDS)
+        """Return the seconds since the watch was opened, of all threads."""
+        return (_counted() - self._before) * _MICROSECONDS
+
+
+def _counted() -> float:
+    return float(graph_building_time.get_cell().value()) - _of_data[0]
+
+
+@contextlib.contextmanager
+def tracing_data() -> Iterator[None]:
+    """Within the block tracing is not counted: this package makes a pipeline of its own."""
+    before = graph_building_time.get_cell().value()
+    try:
+        yield
+    finally:
+        _of_data[0] += graph_building_time.get_cell().value() - before
 
 
 def watch_compiles() -> CompileWatch:

@@ -10,6 +10,7 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception, St
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.tensorflow import get_model_proto
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers
+from keras_tpu_ext._runtime.tensorflow.compiles import tracing_data
 
 _NANOSECONDS = 1e-9
 
@@ -56,6 +57,10 @@ class TensorFlowExecution(Execution):
         return [tf.nest.pack_sequence_as(item, part) for part in zip(*leaves, strict=True)]
 
     def _source_of(self, items: Sequence[Nest]) -> Iterator[Nest]:
+        with tracing_data():
+            return self._iterator_over(items)
+
+    def _iterator_over(self, items: Sequence[Nest]) -> Iterator[Nest]:
         iterator: tf.data.Iterator = self._args[-1]
         if not isinstance(iterator, tf.distribute.DistributedIterator):
             return iter(_dataset_of(items, iterator.element_spec))

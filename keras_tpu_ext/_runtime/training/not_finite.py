@@ -153,6 +153,7 @@ class NotFiniteWatch(keras.layers.Layer):
         calls: list[_Call] = []
         here = self.trace()
 
+        # The `__call__` of operations, to which that of layers leads.
         def recording(call: Callable[..., Nest]) -> Callable[..., Nest]:
             @functools.wraps(call)
             def recorded(layer: Layer, *args: Nest, **kwargs: Nest) -> Nest:

@@ -1,5 +1,6 @@
 import math
 import re
+import time
 
 import keras
 import numpy as np
@@ -83,3 +84,31 @@ def test_event_files_are_written_into_the_folder(tmp_path):
 def test_it_counts_examples_and_knows_the_index_of_a_batch(trained):
     assert progress.counts_examples(trained)
     assert progress.end_names_last_batch() in (True, False)
+
+
+def test_a_fit_is_watched_from_its_first_line_to_its_last(make, rows):
+    seen = []
+
+    class Watch:
+        def __init__(self, callbacks):
+            self.callbacks = callbacks
+
+        def end(self):
+            seen.append("end")
+
+    def begin(model, callbacks, began):
+        if "watched" in [type(one).__name__.lower() for one in callbacks]:
+            seen.append((model, time.perf_counter() - began >= 0))
+            return Watch(callbacks)
+        return None
+
+    class Watched(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            seen.append("last hook")
+
+    progress.watch_fits(begin)
+    model = make(kte.TPUModel)
+    model.fit(*rows, verbose=0, callbacks=[Watched()])
+    assert seen == [(model, True), "last hook", "end"]
+    model.fit(*rows, verbose=0)
+    assert len(seen) == 3
