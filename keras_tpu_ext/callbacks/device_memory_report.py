@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
-from keras_tpu_ext.output.display import HtmlText, memory_size, wrap
+from keras_tpu_ext.output.display import memory_size, wrap
+from keras_tpu_ext.output.report import Report
 
 _MOST_ROWS = 8
 
 
 @dataclass(frozen=True)
-class DeviceMemoryReport(HtmlText):
+class DeviceMemoryReport(Report):
     """The memory of the devices at the last reading of a `fit`; what `DeviceMemory.report()` returns.
 
     Args:
@@ -44,12 +44,6 @@ class DeviceMemoryReport(HtmlText):
     def ok(self) -> bool:
         """Whether nothing grew without end."""
         return not self.leaks
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        data = asdict(self)
-        rows = {name: [row._asdict() for row in data[name]] for name in ("devices", "arrays")}
-        return {"ok": self.ok, **data, **rows}
 
     def __str__(self) -> str:
         lines = [line for use in self.devices for line in wrap(_of_device(use), 2)]

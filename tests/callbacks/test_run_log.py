@@ -135,7 +135,7 @@ def test_after_an_error_it_has_what_was_known(scoped, scope4, tmp_path):
         built(scope4 if scoped else None).fit(*BATCH, batch_size=2, verbose=0, callbacks=callbacks)
     run = kept(tmp_path)
     assert (run["finished"], run["returned"]) == (False, False)
-    assert run["problem"] == ("ValueError: no <more> data" if scoped else "")  # nobody tells it outside of a scope
+    assert run["problem"] == "ValueError: no <more> data"
     assert "Goodput" in run["reports"]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from keras_tpu_ext.output.display import HtmlText, counted, wrap
+from keras_tpu_ext.output.display import counted, wrap
+from keras_tpu_ext.output.report import Report
 from keras_tpu_ext.tools.plan.costs import BUCKETS, Cost
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanReport(HtmlText):
+class PlanReport(Report):
     """The result of `plan`; print it, or show it in a notebook.
 
     Attributes:
@@ -38,6 +38,8 @@ class PlanReport(HtmlText):
     problem: str = ""
     delivered: float | None = None
     notes: tuple[str, ...] = ()
+
+    _derived = ("seconds", "seconds_range", "buckets", "share", "dollars")
 
     @property
     def ok(self) -> bool:
@@ -75,11 +77,6 @@ class PlanReport(HtmlText):
         return (
             None if self.price_per_hour is None or self.seconds is None else self.seconds / 3600 * self.price_per_hour
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
-        derived = ("ok", "seconds", "seconds_range", "buckets", "share", "dollars")
-        return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in derived}}
 
     def __str__(self) -> str:
         lines = [*wrap(self._headline()), ""]
