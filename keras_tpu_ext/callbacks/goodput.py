@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.callbacks._buckets import LOST
-from keras_tpu_ext.callbacks._ledger import LedgerUser
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser
 from keras_tpu_ext.callbacks._plots import Plotted, plot_goodput
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport
 from keras_tpu_ext.checks import arguments as check

@@ -11,8 +11,8 @@ from typing import Any
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
-from keras_tpu_ext.callbacks._ledger import LedgerUser
 from keras_tpu_ext.callbacks._plots import Plotted, plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict

@@ -101,7 +101,6 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin a table."""
-        self.end_fit()  # of a fit that was interrupted
         self._screen = screen() if _runtime.devices.is_chief() else None
         params = self.params or {}
         self._left = TimeLeft(params.get("epochs") or 1, params.get("steps"))

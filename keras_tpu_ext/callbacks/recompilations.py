@@ -15,6 +15,7 @@ from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
+from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import NothingMeasuredError, RecompilationError
@@ -25,7 +26,7 @@ _MOST_TIMES = 1000  # of executions, for their median
 _FIRST = Reason("", "")
 
 
-class Recompilations(_runtime.keras.callbacks.Callback):
+class Recompilations(FitObserver, _runtime.keras.callbacks.Callback):
     """Tells when `fit` compiles its train or evaluate step again, how long that took, and why.
 
     A step is compiled for the shapes and dtypes of a batch, and with the Python values that it reads. The first time
@@ -114,10 +115,12 @@ class Recompilations(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset, but for what the steps of this model were compiled for."""
         _runtime.progress.show_in_progress_bar({_COUNT: None, _SECONDS: None})
-        self._restore()  # after a fit that was interrupted
         model = self.model  # on JAX even this is expensive, so it is read once
         if not self._steps or self._steps["train"].model is not model:
             self._steps = {"train": _WatchedStep(model), "test": _WatchedStep(model)}
+            for name, step in self._steps.items():
+                around = functools.partial(self._run, name, step)
+                step.interception = _runtime.probes.intercept_executions(model, around, name)
         for step in self._steps.values():
             step.runs, step.times = 0, deque(maxlen=_MOST_TIMES)
         self._watch = _runtime.probes.watch_compiles()
@@ -125,6 +128,10 @@ class Recompilations(_runtime.keras.callbacks.Callback):
         self._epoch, self._is_fitting = 0, True
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Stop."""
+        self.end_fit()
+
+    def end_fit(self) -> None:
         """Restore the train function."""
         self._restore()
         self._is_fitting = False
@@ -163,20 +170,13 @@ class Recompilations(_runtime.keras.callbacks.Callback):
 
     def _begin(self, name: Step, batch: int) -> None:
         step = self._steps[name]
-        step.batch, step.is_announced = batch, True
+        step.batch = batch
         if self._untold:
             self._tell()
-        if step.interception is None or not step.interception.is_in_place():
-            step.restore()
-            around = functools.partial(self._run, name, step)
-            step.interception = _runtime.probes.intercept_executions(step.model, around, name)
+        step.interception.begin()
 
     def _run(self, name: Step, step: _WatchedStep, execution: Execution) -> Nest:
         """Run an execution, and look at it if it compiled."""
-        if not step.is_announced:  # left behind by a fit that was interrupted
-            step.restore()
-            return execution.run()
-        step.is_announced = False
         began = self.clock()
         result, compiled = execution.run_watched(self._watch)
         took = self.clock() - began
@@ -231,7 +231,7 @@ class Recompilations(_runtime.keras.callbacks.Callback):
 
     def _restore(self) -> None:
         for step in self._steps.values():
-            step.restore()
+            step.interception.undo()
 
 
 class _Found(NamedTuple):
@@ -250,9 +250,8 @@ class _WatchedStep:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.interception: Interception | None = None
+        self.interception: Interception
         self.batch = self.runs = self.looked_at = 0
-        self.is_announced = False
         self.times: deque[float] = deque(maxlen=_MOST_TIMES)  # of executions that did not compile
         self._function: TrainFunction | None = None
         self._batches: list[Types] = []
@@ -287,12 +286,6 @@ class _WatchedStep:
         reason = reason_in_batches(short, self._batches)
         self._batches += [batch for batch in short if batch not in self._batches]
         return reason
-
-    def restore(self) -> None:
-        """Stop intercepting."""
-        if self.interception is not None:
-            self.interception.undo()
-            self.interception = None
 
 
 def _with_rows(batch: Types, rows: int) -> Types:
