@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,18 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext.callbacks._hooks import all_of
 from keras_tpu_ext.callbacks._ledger import FitLedger
+from keras_tpu_ext.checks import arguments as check
 
 
-class FitObserver:
-    """A mixin for callbacks that are told when a `fit` begins and ends."""
+class FitObserver(_runtime.keras.callbacks.Callback):
+    """The base of callbacks that are told when a `fit` begins and ends, and whose hooks of batches only look."""
 
-    def __init__(self) -> None:
+    async_safe = True
+    wants_every_batch = False
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
+        self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
         _runtime.progress.watch_fits(_observe)
 
     def begin_fit(self, callbacks: list[Any], began: float) -> None:
@@ -27,11 +33,10 @@ class FitObserver:
 
 
 class LedgerUser(FitObserver):
-    """A mixin for callbacks that share one ledger of each `fit`."""
+    """The base of callbacks that share one ledger of each `fit`."""
 
     window = 20
     wants_probes = False
-    clock: Callable[[], float]
     _ledger: FitLedger | None = None
 
 

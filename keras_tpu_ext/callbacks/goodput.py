@@ -12,14 +12,13 @@ from keras_tpu_ext.callbacks._buckets import LOST
 from keras_tpu_ext.callbacks._fit_observer import LedgerUser
 from keras_tpu_ext.callbacks._plots import Plotted, plot_goodput
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport
-from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import NothingMeasuredError
 
 _FRACTION = "goodput/fraction"
 _UPDATE_SECONDS = 0.5  # for which batches show the same value
 
 
-class Goodput(LedgerUser, Plotted, _runtime.keras.callbacks.Callback):
+class Goodput(LedgerUser, Plotted):
     """Charges every second of a `fit` to one bucket, and shows what part of them is training.
 
     Puts `goodput/fraction` into `logs`, after batches and at the end of an epoch: the seconds of training as a
@@ -66,12 +65,8 @@ class Goodput(LedgerUser, Plotted, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True  # the hook after a batch only reads
-    wants_every_batch = False
-
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__()
-        self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
+        super().__init__(clock)
         self._earlier: dict[str, Any] | None = None  # what interrupted starts have taken
         self._interrupted_after = 0.0  # seconds of all starts until the last interruption
         self._show_at = 0.0

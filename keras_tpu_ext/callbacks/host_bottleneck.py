@@ -36,7 +36,7 @@ _TOO_SHORT = (
 )
 
 
-class HostBottleneck(LedgerUser, Plotted, _runtime.keras.callbacks.Callback):
+class HostBottleneck(LedgerUser, Plotted):
     """Shows for what part of the training time the devices wait for data, and what better input could gain.
 
     Puts `input/wait_fraction` into `logs`, after batches and at the end of an epoch, once it is known (NaN at the end
@@ -105,18 +105,14 @@ class HostBottleneck(LedgerUser, Plotted, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True  # the hook after a batch only reads
-    wants_every_batch = False
     wants_probes = True
 
     def __init__(
         self, *, window: int = 20, verbose: bool = True, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        super().__init__()
-        caller = type(self).__name__
-        self.window = check.integer(caller, "window", window, example=20)
+        super().__init__(clock)
+        self.window = check.integer(type(self).__name__, "window", window, example=20)
         self.verbose = verbose
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._shares_cores = False
         self._start()
 

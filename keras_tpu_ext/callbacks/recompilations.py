@@ -26,7 +26,7 @@ _MOST_TIMES = 1000  # of executions, for their median
 _FIRST = Reason("", "")
 
 
-class Recompilations(FitObserver, _runtime.keras.callbacks.Callback):
+class Recompilations(FitObserver):
     """Tells when `fit` compiles its train or evaluate step again, how long that took, and why.
 
     A step is compiled for the shapes and dtypes of a batch, and with the Python values that it reads. The first time
@@ -77,20 +77,15 @@ class Recompilations(FitObserver, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    # It hears of batches only before they run, and in Keras's own thread.
-    async_safe = True
-    wants_every_batch = False
-
     def __init__(
         self,
         *,
         on_recompile: Literal["warn", "raise", "ignore"] = "warn",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__()
+        super().__init__(clock)
         caller = type(self).__name__
         self.on_recompile = check.one_of(caller, "on_recompile", on_recompile, ("warn", "raise", "ignore"))
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._is_fitting = False
         self._found: list[_Found] = []
         self._untold: list[_Found] = []

@@ -33,7 +33,7 @@ _SHORT = (
 _UNREAD = "Trace: the trace in {directory} cannot be read ({error}). xprof may still show it"
 
 
-class Trace(FitObserver, _runtime.keras.callbacks.Callback):
+class Trace(FitObserver):
     """Records a few steps with the framework's profiler, and prints what they spent their time on.
 
         Trace: 10 steps from step 10, 11.8 ms each
@@ -81,8 +81,6 @@ class Trace(FitObserver, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True
-    wants_every_batch = False
     _profiling: ClassVar[Trace | None] = None  # whose profiler is running
 
     def __init__(self, *, steps: tuple[int, int] = (10, 20), directory: str | PathLike[str] | None = None) -> None:
