@@ -174,10 +174,9 @@ class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
         if self.on_leak != "ignore" and self._growth.leaks():
             gc.collect()  # what is in cycles is no leak
             groups = _runtime.devices.live_arrays(self.model)
-            self._growth.forget_last()
             self._growth.add(self._executions, groups)
             leaks = self._growth.leaks()
-            self._growth.forget_last(all_before=True)
+            self._growth = Growth()
             self._tell(leaks)
         return tuple(sorted(groups, key=lambda one: -one.bytes))
 

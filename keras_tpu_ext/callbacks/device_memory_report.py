@@ -73,12 +73,9 @@ class Growth:
         self._seen: list[tuple[int, dict[tuple[object, ...], ArrayGroup]]] = []
 
     def add(self, executions: int, groups: Sequence[ArrayGroup]) -> None:
-        """Add what there is after this many executions of the `fit`."""
-        self._seen = [*self._seen[-2:], (executions, {one[:3]: one for one in groups})]
-
-    def forget_last(self, *, all_before: bool = False) -> None:
-        """Drop the last reading, or all of them."""
-        self._seen = [] if all_before else self._seen[:-1]
+        """Add what there is after this many executions of the `fit`, in place of an earlier reading after as many."""
+        before = [one for one in self._seen if one[0] != executions]
+        self._seen = [*before[-2:], (executions, {one[:3]: one for one in groups})]
 
     def leaks(self) -> list[tuple[ArrayGroup, int, int]]:
         """Return each group that grows, by how many arrays it grew, and in how many executions.
