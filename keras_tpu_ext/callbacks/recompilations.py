@@ -127,8 +127,9 @@ class Recompilations(FitObserver):
         self.end_fit()
 
     def end_fit(self) -> None:
-        """Restore the train function."""
-        self._restore()
+        """Restore the functions of the model."""
+        for step in self._steps.values():
+            step.interception.undo()
         self._is_fitting = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
@@ -218,15 +219,11 @@ class Recompilations(FitObserver):
         for found in untold:
             text = f"Recompilations: {self._compilation(found)}"
             if self.on_recompile == "raise":
-                self._restore()
+                self.end_fit()
                 raise RecompilationError(text)
             self._told += 1
             if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
                 warnings.warn(text, stacklevel=3)
-
-    def _restore(self) -> None:
-        for step in self._steps.values():
-            step.interception.undo()
 
 
 class _Found(NamedTuple):
