@@ -61,7 +61,8 @@ def markdown_to_rst(app, what, name, obj, options, lines):
 
 def skip_what_keras_calls(app, what, name, obj, skip, options):
     """Leave out of a page what Keras calls and a user never does."""
-    return True if re.match(r"on_|set_params$|build$|call$|compute_output_|get_config$|from_config$", name) else None
+    called = r"on_|(begin|end)_fit$|set_params$|build$|call$|compute_output_|get_config$|from_config$"
+    return True if re.match(called, name) else None
 
 
 def setup(app):

@@ -15,10 +15,10 @@ from keras_tpu_ext.output.display import memory_size
 from keras_tpu_ext.preflight import preflight
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.tools.plan import here, on_tpu, saves
-from keras_tpu_ext.tools.plan.costs import Cost as Cost
-from keras_tpu_ext.tools.plan.costs import Seconds as Seconds
 from keras_tpu_ext.tools.plan.data import PlannedData
+from keras_tpu_ext.tools.plan.report import Cost as Cost
 from keras_tpu_ext.tools.plan.report import PlanReport as PlanReport
+from keras_tpu_ext.tools.plan.report import Seconds as Seconds
 
 
 def plan(

@@ -11,7 +11,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import Hardware, detect
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.output.report import Report
 
 __all__ = [
     "recommended_policy",
@@ -150,7 +150,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class AuditReport(HtmlText):
+class AuditReport(Report):
     """The result of `audit`.
 
     Attributes:
@@ -165,14 +165,6 @@ class AuditReport(HtmlText):
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data."""
-        return {
-            "ok": self.ok,
-            "model": self.model,
-            "findings": [dataclasses.asdict(f) for f in self.findings],
-        }
 
     def __str__(self) -> str:
         if self.ok:

@@ -17,9 +17,8 @@ from keras_tpu_ext.preflight._published import FILE
 from keras_tpu_ext.preflight.results import Fault, MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.tools.plan import here, on_tpu, saves
-from keras_tpu_ext.tools.plan.costs import Cost, Seconds
 from keras_tpu_ext.tools.plan.data import PlannedData, Rate
-from keras_tpu_ext.tools.plan.report import PlanReport, duration
+from keras_tpu_ext.tools.plan.report import Cost, PlanReport, Seconds, duration
 from kind_of_keras import IS_KERAS2
 from preflight.reports import TIME, report
 

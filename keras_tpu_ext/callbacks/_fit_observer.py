@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext.callbacks._hooks import all_of
+from keras_tpu_ext.callbacks._ledger import FitLedger
+from keras_tpu_ext.checks import arguments as check
 
 
-class FitObserver:
-    """A mixin for callbacks that are told when a `fit` begins and ends."""
+class FitObserver(_runtime.keras.callbacks.Callback):
+    """The base of callbacks that are told when a `fit` begins and ends, and whose hooks of batches only look."""
 
-    def __init__(self) -> None:
+    async_safe = True
+    wants_every_batch = False
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
+        self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
         _runtime.progress.watch_fits(_observe)
 
     def begin_fit(self, callbacks: list[Any], began: float) -> None:
         """Note all callbacks of a `fit`, before any is called, and the `time.perf_counter` of its first line."""
-        raise NotImplementedError
 
     def end_fit(self) -> None:
-        """Note that `fit` has ended, also by an error; not called for a model that is in no `strategy_scope()`."""
-        raise NotImplementedError
+        """Note that `fit` has ended, also by an error."""
 
 
-class _Observation:
-    def __init__(self, callbacks: Sequence[Callback], observers: Sequence[FitObserver]) -> None:
-        self.callbacks, self._observers = list(callbacks), observers
+class LedgerUser(FitObserver):
+    """The base of callbacks that share one ledger of each `fit`."""
 
-    def end(self) -> None:
-        for observer in self._observers:
-            observer.end_fit()
+    window = 20
+    wants_probes = False
+    _ledger: FitLedger | None = None
 
 
-def _observe(model: Model, callbacks: list[Callback], began: float) -> _Observation | None:
+def _observe(model: Model, callbacks: list[Callback], began: float, at_end: contextlib.ExitStack) -> list[Any]:
+    """Tell the observers of a `fit`, and time the hooks if there is a ledger."""
     found = all_of(callbacks)
     observers = [one for one in found if isinstance(one, FitObserver)]
+    users = [one for one in observers if isinstance(one, LedgerUser)]
+    if users:
+        ledger = FitLedger(
+            model,
+            found,
+            began,
+            clock=users[0].clock,
+            window=max(user.window for user in users),
+            probes=any(user.wants_probes for user in users),
+        )
+        at_end.callback(ledger.end)
+        for user in users:
+            user._ledger = ledger
     for one in observers:
         one.begin_fit(found, began)
-    return _Observation(callbacks, observers) if observers else None
+        at_end.callback(one.end_fit)
+    return [ledger.hooks] if users else callbacks

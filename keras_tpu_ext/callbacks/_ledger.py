@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.executions import Execution
 from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
-from keras_tpu_ext.callbacks._hooks import Hooks, all_of
+from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
 
@@ -54,7 +54,7 @@ class FitLedger:
         window: int,
         probes: bool,
     ) -> None:
-        self._model, self._probes_all = model, probes
+        self._probes_all = probes
         self.began = clock() - (time.perf_counter() - began)
         self._ended: float | None = None
         self._compiles = _runtime.probes.watch_compiles()
@@ -73,12 +73,11 @@ class FitLedger:
                 "on_train_end": self._end_epochs,
             },
         )
-        self.callbacks: list[Any] = [self.hooks]
         self._steps = StepClock(clock, self._compiles.seconds, self.hooks.of_batches)
         steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
         self.probes = ProbeSchedule(clock, steps)
         self._probe: InputProbe | None = None
-        self._interception: Interception | None = None
+        self._interception = _runtime.probes.intercept_executions(model, self._around)
         self._ran: _Ran | None = None
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         # Executions that read batches in their graph, and those of them that were traced.
@@ -136,7 +135,7 @@ class FitLedger:
 
     def end(self) -> None:
         """Close the ledger."""
-        self._stop_intercepting()
+        self._interception.undo()
         self._end_training()
         self._buckets.open(self._buckets.bucket)
         self._ended = self._buckets.clock()
@@ -145,9 +144,7 @@ class FitLedger:
         self.probes.begin_epoch(self.executions)
         self._start_epoch()
         self._buckets.open(IDLE)
-        if self._interception is None or not self._interception.is_in_place():
-            self._stop_intercepting()
-            self._interception = _runtime.probes.intercept_executions(self._model, self._around)
+        self._interception.begin()
 
     def _begin_validation(self) -> None:
         self._end_training(before=VALIDATION)
@@ -176,12 +173,7 @@ class FitLedger:
     def _end_epochs(self) -> None:
         """Charge what `fit` does after the last hook, which is to wait for a checkpoint if there is one."""
         self._buckets.open(CHECKPOINT if CHECKPOINT in self.hooks.buckets else IDLE)
-        self._stop_intercepting()
-
-    def _stop_intercepting(self) -> None:
-        if self._interception is not None:
-            self._interception.undo()
-            self._interception = None
+        self._interception.undo()
 
     def _around(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
@@ -266,35 +258,3 @@ def _move(seconds: dict[str, float], bucket: str, part: float) -> None:
     part = min(max(part, 0.0), seconds[TRAINING])
     seconds[TRAINING] -= part
     seconds[bucket] = seconds.get(bucket, 0.0) + part
-
-
-class LedgerUser:
-    """A mixin for callbacks that share one ledger of each `fit`."""
-
-    window = 20
-    wants_probes = False
-    clock: Callable[[], float]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ledger: FitLedger | None = None
-        _runtime.progress.watch_fits(_open_ledger)
-
-
-def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLedger | None:
-    """Return the ledger of a `fit` for the callbacks that use one, if there are any."""
-    all_of_them = all_of(callbacks)
-    users = [callback for callback in all_of_them if isinstance(callback, LedgerUser)]
-    if not users:
-        return None
-    ledger = FitLedger(
-        model,
-        all_of_them,
-        began,
-        clock=users[0].clock,
-        window=max(user.window for user in users),
-        probes=any(user.wants_probes for user in users),
-    )
-    for user in users:
-        user._ledger = ledger
-    return ledger

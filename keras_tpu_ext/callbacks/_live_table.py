@@ -7,7 +7,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from keras_tpu_ext.callbacks._mfu import MFU, TOKENS_PER_SEC
 from keras_tpu_ext.callbacks._rates import BATCHES_PER_SEC, SAMPLES_PER_SEC
@@ -33,11 +33,12 @@ class View(NamedTuple):
         return f"{self.place}{self.left and '; '}{self.left}"
 
 
-class Screen(Protocol):
+class Screen:
     """Where a view is shown."""
 
     def show(self, view: View, *, epoch_ended: bool) -> None:
         """Show a view in place of the last one."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Leave the last view as it is."""
@@ -93,7 +94,7 @@ _COLUMNS: dict[str, dict[str, Callable[[float], str]]] = {
 }
 
 
-class _Notebook:
+class _Notebook(Screen):
     """One output of a cell."""
 
     def __init__(self) -> None:
@@ -104,11 +105,8 @@ class _Notebook:
     def show(self, view: View, *, epoch_ended: bool) -> None:
         self._handle.update(self._html(f"{table(view.header, view.rows)}<p>{html.escape(view.caption)}</p>"))
 
-    def close(self) -> None:
-        pass
 
-
-class _Terminal:
+class _Terminal(Screen):
     """A table of rich, as Keras prints its summaries; what else is printed stands above it."""
 
     def __init__(self) -> None:
@@ -141,15 +139,12 @@ def rich_table(view: View) -> Any:
     return made
 
 
-class _Lines:
+class _Lines(Screen):
     """A line for each epoch."""
 
     def show(self, view: View, *, epoch_ended: bool) -> None:
         if epoch_ended:
             print(line(view), flush=True)
-
-    def close(self) -> None:
-        pass
 
 
 def line(view: View) -> str:

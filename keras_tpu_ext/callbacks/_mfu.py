@@ -198,6 +198,7 @@ class FlopsCounter:
         """Whether an execution has run; if none has, intercept the next one."""
         if not self._has_run and self._interception is None:
             self._interception = _runtime.probes.intercept_executions(self._model, self._intercept)
+            self._interception.begin()
         return self._has_run
 
     def count(self, batch_size: int | None) -> FlopsCount:

@@ -7,10 +7,12 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import DeviceUse
 from keras_tpu_ext.callbacks._buckets import TRAINING
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
@@ -31,6 +33,32 @@ _PARTS = (
 )
 _MANY_RECORDS = 200  # too many for a dot each
 _LABEL_ROOM = 1.22  # of the longest bar, for the number beside it
+
+
+class Plotted:
+    """A mixin for callbacks that draw what they found."""
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Any:
+        """Draw what was found in the last `fit`.
+
+        Args:
+            path: File to write the picture to, such as `"plot.png"`, or `None` for none. If several processes train
+                together, only the chief writes it.
+
+        Returns:
+            The `matplotlib.figure.Figure`; no display is needed.
+
+        Raises:
+            NothingMeasuredError: If nothing is known yet.
+            MissingExtraError: If matplotlib is not installed.
+        """
+        figure = self._figure()
+        if path is not None and _runtime.devices.is_chief():
+            figure.savefig(path)
+        return figure
+
+    def _figure(self) -> Any:
+        raise NotImplementedError
 
 
 def plot_throughput(

@@ -80,11 +80,12 @@ class _Programs:
             self._protos.setdefault(program.text(2).partition("(")[0], []).append(program)
         self._read: dict[str, dict[str, tuple[str, ...]]] = {}
 
-    def stacks(self, program: str, op: str) -> tuple[str, ...]:
-        """Return the name stacks of an operation, and of what was fused into it.
+    def stacks(self, stats: Mapping[str, str], op: str) -> tuple[str, ...]:
+        """Return the name stacks of an operation with such stats, and of what was fused into it.
 
         Programs are known by name: their numbers are others if they come from a compilation cache.
         """
+        program = stats.get("hlo_module", "")
         if program not in self._read:
             self._read[program] = dict(stacks for one in self._protos.get(program, []) for stacks in _stacks_in(one))
         return self._read[program].get(op, ())
@@ -136,13 +137,9 @@ def _read_device(plane: _Plane, programs: _Programs) -> Device:
                 stats = plane.stats(metadata, field=5) | plane.stats(event, field=4)
                 op = stats.get("hlo_op") or metadata.text(4) or metadata.text(2)
                 stack = stats.get("tf_op", "").partition(":")[0]
-                ops.append(Op(span, op, (stack,) if stack else _stacks_of(stats, op, programs)))
+                ops.append(Op(span, op, (stack,) if stack else programs.stacks(stats, op)))
             device.lines.append(ops)
     return device
-
-
-def _stacks_of(stats: Mapping[str, str], op: str, programs: _Programs) -> tuple[str, ...]:
-    return programs.stacks(stats.get("hlo_module", ""), op)
 
 
 def _read_host(plane: _Plane, programs: _Programs, step_name: str, host: Device, steps: list[Span]) -> None:
@@ -165,7 +162,7 @@ def _read_host(plane: _Plane, programs: _Programs, step_name: str, host: Device,
                 ops.append(Op(span, kind, (name.removesuffix(f":{kind}"),)))
             elif event.chunks.get(4) and "hlo_op" in (stats := plane.stats(event, field=4)):
                 started[stats.get("_p", "")] = ops, len(ops)
-                ops.append(Op(span, stats["hlo_op"], _stacks_of(stats, stats["hlo_op"], programs)))
+                ops.append(Op(span, stats["hlo_op"], programs.stacks(stats, stats["hlo_op"])))
         host.lines.append(ops)
     for resumed_at, told_at, producer in ends:
         if producer in started:

@@ -6,12 +6,11 @@ import gc
 import time
 import warnings
 from collections.abc import Callable
-from os import PathLike
 from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
-from keras_tpu_ext.callbacks._plots import plot_memory
+from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import DeviceMemoryError, NothingMeasuredError
@@ -29,7 +28,7 @@ _LEAK = (
 )
 
 
-class DeviceMemory(_runtime.keras.callbacks.Callback):
+class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
     """Shows how much memory of the devices is in use, and tells which arrays grow without end.
 
     Puts `device_memory/in_use_gib` into `logs`, and `device_memory/peak_gib` and `device_memory/limit_gib` where they
@@ -106,24 +105,9 @@ class DeviceMemory(_runtime.keras.callbacks.Callback):
             )
         return self._report
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw the memory of the last `fit` over time, with its limit.
-
-        Args:
-            path: File to write the picture to, such as `"memory.png"`, or `None` for none. If several processes train
-                together, only the chief writes it.
-
-        Returns:
-            The `matplotlib.figure.Figure`; no display is needed.
-
-        Raises:
-            NothingMeasuredError: If no epoch has ended.
-            MissingExtraError: If matplotlib is not installed.
-        """
-        figure = plot_memory(self._records, self._epoch_ends, self.report().devices)
-        if path is not None and _runtime.devices.is_chief():
-            figure.savefig(path)
-        return figure
+    def _figure(self) -> Any:
+        """Draw the memory of the last `fit` over time, with its limit."""
+        return plot_memory(self._records, self._epoch_ends, self.report().devices)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Start reading, without what Python is about to free."""
@@ -190,10 +174,9 @@ class DeviceMemory(_runtime.keras.callbacks.Callback):
         if self.on_leak != "ignore" and self._growth.leaks():
             gc.collect()  # what is in cycles is no leak
             groups = _runtime.devices.live_arrays(self.model)
-            self._growth.forget_last()
             self._growth.add(self._executions, groups)
             leaks = self._growth.leaks()
-            self._growth.forget_last(all_before=True)
+            self._growth = Growth()
             self._tell(leaks)
         return tuple(sorted(groups, key=lambda one: -one.bytes))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
-from keras_tpu_ext.output.display import HtmlText, memory_size, wrap
+from keras_tpu_ext.output.display import memory_size, wrap
+from keras_tpu_ext.output.report import Report
 
 _MOST_ROWS = 8
 
 
 @dataclass(frozen=True)
-class DeviceMemoryReport(HtmlText):
+class DeviceMemoryReport(Report):
     """The memory of the devices at the last reading of a `fit`; what `DeviceMemory.report()` returns.
 
     Args:
@@ -45,12 +45,6 @@ class DeviceMemoryReport(HtmlText):
         """Whether nothing grew without end."""
         return not self.leaks
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as data for JSON."""
-        data = asdict(self)
-        rows = {name: [row._asdict() for row in data[name]] for name in ("devices", "arrays")}
-        return {"ok": self.ok, **data, **rows}
-
     def __str__(self) -> str:
         lines = [line for use in self.devices for line in wrap(_of_device(use), 2)]
         lines += [f"{group_text(one)}: {memory_size(one.bytes)}" for one in self.arrays[:_MOST_ROWS]]
@@ -79,12 +73,9 @@ class Growth:
         self._seen: list[tuple[int, dict[tuple[object, ...], ArrayGroup]]] = []
 
     def add(self, executions: int, groups: Sequence[ArrayGroup]) -> None:
-        """Add what there is after this many executions of the `fit`."""
-        self._seen = [*self._seen[-2:], (executions, {one[:3]: one for one in groups})]
-
-    def forget_last(self, *, all_before: bool = False) -> None:
-        """Drop the last reading, or all of them."""
-        self._seen = [] if all_before else self._seen[:-1]
+        """Add what there is after this many executions of the `fit`, in place of an earlier reading after as many."""
+        before = [one for one in self._seen if one[0] != executions]
+        self._seen = [*before[-2:], (executions, {one[:3]: one for one in groups})]
 
     def leaks(self) -> list[tuple[ArrayGroup, int, int]]:
         """Return each group that grows, by how many arrays it grew, and in how many executions.

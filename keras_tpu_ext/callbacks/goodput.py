@@ -5,22 +5,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from os import PathLike
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.callbacks._buckets import LOST
-from keras_tpu_ext.callbacks._ledger import LedgerUser
-from keras_tpu_ext.callbacks._plots import plot_goodput
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser
+from keras_tpu_ext.callbacks._plots import Plotted, plot_goodput
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport
-from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import NothingMeasuredError
 
 _FRACTION = "goodput/fraction"
 _UPDATE_SECONDS = 0.5  # for which batches show the same value
 
 
-class Goodput(LedgerUser, _runtime.keras.callbacks.Callback):
+class Goodput(LedgerUser, Plotted):
     """Charges every second of a `fit` to one bucket, and shows what part of them is training.
 
     Puts `goodput/fraction` into `logs`, after batches and at the end of an epoch: the seconds of training as a
@@ -67,12 +65,8 @@ class Goodput(LedgerUser, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True  # the hook after a batch only reads
-    wants_every_batch = False
-
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__()
-        self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
+        super().__init__(clock)
         self._earlier: dict[str, Any] | None = None  # what interrupted starts have taken
         self._interrupted_after = 0.0  # seconds of all starts until the last interruption
         self._show_at = 0.0
@@ -98,24 +92,9 @@ class Goodput(LedgerUser, _runtime.keras.callbacks.Callback):
         wall = earlier.get("wall_seconds", 0.0) + ledger.now() - ledger.began
         return GoodputReport(dict(seconds), wall, earlier.get("starts", 0) + 1, ledger.knows_input)
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw the seconds of the last `fit`, one bar of all buckets.
-
-        Args:
-            path: File to write the picture to, such as `"goodput.png"`, or `None` for none. If several processes
-                train together, only the chief writes it.
-
-        Returns:
-            The `matplotlib.figure.Figure`; no display is needed.
-
-        Raises:
-            NothingMeasuredError: If there was no `fit` yet.
-            MissingExtraError: If matplotlib is not installed.
-        """
-        figure = plot_goodput(self.report())
-        if path is not None and _runtime.devices.is_chief():
-            figure.savefig(path)
-        return figure
+    def _figure(self) -> Any:
+        """Draw the seconds of the last `fit`, one bar of all buckets."""
+        return plot_goodput(self.report())
 
     def get_state(self) -> dict[str, Any]:
         """Return what `AutoResume` saves: the seconds until now."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, LOST, OF_CALLBACKS, STARTUP, TRAINING
 from keras_tpu_ext.callbacks._buckets import VALIDATION as VALIDATION
-from keras_tpu_ext.output.display import HtmlText, duration
+from keras_tpu_ext.output.display import duration
+from keras_tpu_ext.output.report import Report
 
 _MEANINGS = {
     TRAINING: "steps",
@@ -32,7 +32,7 @@ _WORTH_TELLING = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class GoodputReport(HtmlText):
+class GoodputReport(Report):
     """Where the time of a `fit` went: every second of it in one bucket.
 
     Attributes:
@@ -48,6 +48,8 @@ class GoodputReport(HtmlText):
     wall_seconds: float
     starts: int = 1
     input_is_known: bool = True
+
+    _derived = ("fraction", "advice")
 
     @property
     def fraction(self) -> float:
@@ -67,10 +69,6 @@ class GoodputReport(HtmlText):
         if not bucket or others[bucket] < _WORTH_TELLING * self.wall_seconds:
             return ""
         return _CURES.get(bucket) or _OF_CALLBACK.format(name=bucket.removeprefix(OF_CALLBACKS))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return {**dataclasses.asdict(self), "fraction": self.fraction, "advice": self.advice, "ok": self.ok}
 
     def __str__(self) -> str:
         of = f", of {self.starts} starts" if self.starts > 1 else ""

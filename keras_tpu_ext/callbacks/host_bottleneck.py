@@ -6,15 +6,14 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from os import PathLike
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
-from keras_tpu_ext.callbacks._ledger import LedgerUser
-from keras_tpu_ext.callbacks._plots import plot_input
+from keras_tpu_ext.callbacks._plots import Plotted, plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
@@ -37,7 +36,7 @@ _TOO_SHORT = (
 )
 
 
-class HostBottleneck(LedgerUser, _runtime.keras.callbacks.Callback):
+class HostBottleneck(LedgerUser, Plotted):
     """Shows for what part of the training time the devices wait for data, and what better input could gain.
 
     Puts `input/wait_fraction` into `logs`, after batches and at the end of an epoch, once it is known (NaN at the end
@@ -106,18 +105,14 @@ class HostBottleneck(LedgerUser, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True  # the hook after a batch only reads
-    wants_every_batch = False
     wants_probes = True
 
     def __init__(
         self, *, window: int = 20, verbose: bool = True, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        super().__init__()
-        caller = type(self).__name__
-        self.window = check.integer(caller, "window", window, example=20)
+        super().__init__(clock)
+        self.window = check.integer(type(self).__name__, "window", window, example=20)
         self.verbose = verbose
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._shares_cores = False
         self._start()
 
@@ -154,24 +149,9 @@ class HostBottleneck(LedgerUser, _runtime.keras.callbacks.Callback):
             )
         return self.verdict
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw the parts of each epoch's step time in the last `fit`, and the rate of each side on its own.
-
-        Args:
-            path: File to write the picture to, such as `"bottleneck.png"`, or `None` for none. If several processes
-                train together, only the chief writes it.
-
-        Returns:
-            The `matplotlib.figure.Figure`; no display is needed.
-
-        Raises:
-            NothingMeasuredError: If nothing is known yet.
-            MissingExtraError: If matplotlib is not installed.
-        """
-        figure = plot_input(self._verdicts)
-        if path is not None and _runtime.devices.is_chief():
-            figure.savefig(path)
-        return figure
+    def _figure(self) -> Any:
+        """Draw the parts of each epoch's step time in the last `fit`, and the rate of each side on its own."""
+        return plot_input(self._verdicts)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset."""

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from keras_tpu_ext.output.display import HtmlSentence
+from keras_tpu_ext.output.report import Report
 
 # The words and the bands of xprof's input pipeline analyzer.
 _MODERATE, _HIGH = 0.05, 0.20
@@ -15,7 +16,7 @@ _WORTH_TELLING = 0.05  # of a step
 
 
 @dataclasses.dataclass(frozen=True)
-class InputVerdict(HtmlSentence):
+class InputVerdict(Report, HtmlSentence):
     """What a step of a `fit` takes: waiting for data, computing, callbacks and other Python of the host.
 
     Attributes:
@@ -56,6 +57,8 @@ class InputVerdict(HtmlSentence):
     shares_cores: bool = False
     callbacks_seconds: float = 0.0
     costliest_callback: str = ""
+
+    _derived = ("verdict", "gain", "shares")
 
     @property
     def shares(self) -> dict[str, float]:
@@ -101,11 +104,6 @@ class InputVerdict(HtmlSentence):
     def ok(self) -> bool:
         """Whether the devices hardly wait for data."""
         return self.wait_fraction < _MODERATE
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the verdict as plain values."""
-        words = {"verdict": self.verdict, "gain": self.gain, "shares": self.shares}
-        return {"ok": self.ok, **words, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
         text = f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data{self._other_shares()}. "

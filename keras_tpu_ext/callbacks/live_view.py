@@ -14,7 +14,6 @@ from keras_tpu_ext.callbacks._live_table import Screen, cells, screen, view_of
 from keras_tpu_ext.callbacks._time_left import TimeLeft
 from keras_tpu_ext.callbacks.auto_resume import AutoResume
 from keras_tpu_ext.callbacks.run_log import plan_argument
-from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.resume.leaving import seconds_of_process
 
@@ -27,7 +26,7 @@ _NOT_LAST = (
 _PROGRESS_BAR = "LiveView is disturbed by Keras's progress bar, which is shown as well. Write: fit(..., verbose=0)"
 
 
-class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
+class LiveView(FitObserver):
     """Shows a running `fit` as one table: loss and metrics, rate, waiting, MFU, memory, goodput, and the time left.
 
     It has a row for each of the last epochs. In a notebook and in a terminal it is updated in place, at most four
@@ -65,14 +64,9 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True  # the hook after a batch reads `logs`
-    wants_every_batch = False
-
     def __init__(self, *, plan: Any = None, clock: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__()
-        caller = type(self).__name__
-        self.plan = plan_argument(caller, plan)
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
+        super().__init__(clock)
+        self.plan = plan_argument(type(self).__name__, plan)
         self._screen: Screen | None = None
 
     def __repr__(self) -> str:
@@ -101,7 +95,6 @@ class LiveView(FitObserver, _runtime.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin a table."""
-        self.end_fit()  # of a fit that was interrupted
         self._screen = screen() if _runtime.devices.is_chief() else None
         params = self.params or {}
         self._left = TimeLeft(params.get("epochs") or 1, params.get("steps"))

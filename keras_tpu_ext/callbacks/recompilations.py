@@ -15,6 +15,7 @@ from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
+from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import NothingMeasuredError, RecompilationError
@@ -25,7 +26,7 @@ _MOST_TIMES = 1000  # of executions, for their median
 _FIRST = Reason("", "")
 
 
-class Recompilations(_runtime.keras.callbacks.Callback):
+class Recompilations(FitObserver):
     """Tells when `fit` compiles its train or evaluate step again, how long that took, and why.
 
     A step is compiled for the shapes and dtypes of a batch, and with the Python values that it reads. The first time
@@ -76,20 +77,15 @@ class Recompilations(_runtime.keras.callbacks.Callback):
         ```
     """
 
-    # It hears of batches only before they run, and in Keras's own thread.
-    async_safe = True
-    wants_every_batch = False
-
     def __init__(
         self,
         *,
         on_recompile: Literal["warn", "raise", "ignore"] = "warn",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__()
+        super().__init__(clock)
         caller = type(self).__name__
         self.on_recompile = check.one_of(caller, "on_recompile", on_recompile, ("warn", "raise", "ignore"))
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._is_fitting = False
         self._found: list[_Found] = []
         self._untold: list[_Found] = []
@@ -114,10 +110,12 @@ class Recompilations(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset, but for what the steps of this model were compiled for."""
         _runtime.progress.show_in_progress_bar({_COUNT: None, _SECONDS: None})
-        self._restore()  # after a fit that was interrupted
         model = self.model  # on JAX even this is expensive, so it is read once
         if not self._steps or self._steps["train"].model is not model:
             self._steps = {"train": _WatchedStep(model), "test": _WatchedStep(model)}
+            for name, step in self._steps.items():
+                around = functools.partial(self._run, name, step)
+                step.interception = _runtime.probes.intercept_executions(model, around, name)
         for step in self._steps.values():
             step.runs, step.times = 0, deque(maxlen=_MOST_TIMES)
         self._watch = _runtime.probes.watch_compiles()
@@ -125,8 +123,13 @@ class Recompilations(_runtime.keras.callbacks.Callback):
         self._epoch, self._is_fitting = 0, True
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Restore the train function."""
-        self._restore()
+        """Stop."""
+        self.end_fit()
+
+    def end_fit(self) -> None:
+        """Restore the functions of the model."""
+        for step in self._steps.values():
+            step.interception.undo()
         self._is_fitting = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
@@ -163,20 +166,13 @@ class Recompilations(_runtime.keras.callbacks.Callback):
 
     def _begin(self, name: Step, batch: int) -> None:
         step = self._steps[name]
-        step.batch, step.is_announced = batch, True
+        step.batch = batch
         if self._untold:
             self._tell()
-        if step.interception is None or not step.interception.is_in_place():
-            step.restore()
-            around = functools.partial(self._run, name, step)
-            step.interception = _runtime.probes.intercept_executions(step.model, around, name)
+        step.interception.begin()
 
     def _run(self, name: Step, step: _WatchedStep, execution: Execution) -> Nest:
         """Run an execution, and look at it if it compiled."""
-        if not step.is_announced:  # left behind by a fit that was interrupted
-            step.restore()
-            return execution.run()
-        step.is_announced = False
         began = self.clock()
         result, compiled = execution.run_watched(self._watch)
         took = self.clock() - began
@@ -223,15 +219,11 @@ class Recompilations(_runtime.keras.callbacks.Callback):
         for found in untold:
             text = f"Recompilations: {self._compilation(found)}"
             if self.on_recompile == "raise":
-                self._restore()
+                self.end_fit()
                 raise RecompilationError(text)
             self._told += 1
             if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
                 warnings.warn(text, stacklevel=3)
-
-    def _restore(self) -> None:
-        for step in self._steps.values():
-            step.restore()
 
 
 class _Found(NamedTuple):
@@ -250,9 +242,8 @@ class _WatchedStep:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.interception: Interception | None = None
+        self.interception: Interception
         self.batch = self.runs = self.looked_at = 0
-        self.is_announced = False
         self.times: deque[float] = deque(maxlen=_MOST_TIMES)  # of executions that did not compile
         self._function: TrainFunction | None = None
         self._batches: list[Types] = []
@@ -287,12 +278,6 @@ class _WatchedStep:
         reason = reason_in_batches(short, self._batches)
         self._batches += [batch for batch in short if batch not in self._batches]
         return reason
-
-    def restore(self) -> None:
-        """Stop intercepting."""
-        if self.interception is not None:
-            self.interception.undo()
-            self.interception = None
 
 
 def _with_rows(batch: Types, rows: int) -> Types:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from keras_tpu_ext.output.display import HtmlSentence, counted, three_digits
+from keras_tpu_ext.output.report import Report
 
 _WORDS = {"train": "train step", "test": "evaluate step"}
 
@@ -44,7 +45,7 @@ class Compilation:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecompilationsReport(HtmlSentence):
+class RecompilationsReport(Report, HtmlSentence):
     """How often the steps of a `fit` were compiled, how long it took, and why.
 
     Attributes:
@@ -65,6 +66,8 @@ class RecompilationsReport(HtmlSentence):
 
     compilations: tuple[Compilation, ...]
 
+    _derived = ("count", "seconds")
+
     @property
     def recompilations(self) -> tuple[Compilation, ...]:
         """Each time that a step was compiled, but for the first time of each."""
@@ -84,11 +87,6 @@ class RecompilationsReport(HtmlSentence):
     def ok(self) -> bool:
         """Whether nothing was compiled again."""
         return not self.count
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain values, for JSON."""
-        compilations = [dataclasses.asdict(one) for one in self.compilations]
-        return {"ok": self.ok, "count": self.count, "seconds": self.seconds, "compilations": compilations}
 
     def __str__(self) -> str:
         all_seconds = sum(one.seconds for one in self.compilations)

@@ -27,7 +27,7 @@ from keras_tpu_ext.resume.storage import folder_of
 _COST = 0.01  # at most this part of the time goes to writing at the ends of epochs
 
 
-class RunLog(FitObserver, _runtime.keras.callbacks.Callback):
+class RunLog(FitObserver):
     """Keeps what the callbacks of a training find in one file, `run.json`, for `keras-tpu-ext report`.
 
     The file has the versions, the hardware, the epochs and steps of `fit`, the logs of each epoch, and for each other
@@ -63,9 +63,6 @@ class RunLog(FitObserver, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True  # the hook after a batch looks at the clock, and reads
-    wants_every_batch = False
-
     def __init__(
         self,
         directory: str | PathLike[str],
@@ -74,12 +71,11 @@ class RunLog(FitObserver, _runtime.keras.callbacks.Callback):
         every_s: float = 10,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__()
+        super().__init__(clock)
         caller = type(self).__name__
         self.directory = folder_argument(caller, directory)
         self.plan = plan_argument(caller, plan)
         self.every_s = check.number(caller, "every_s", every_s, above=0, example=10)
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._folder = folder_of(absolute(self.directory))
         self._run: dict[str, Any] | None = None
 

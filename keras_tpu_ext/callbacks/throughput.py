@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
-from keras_tpu_ext.callbacks._plots import plot_throughput
+from keras_tpu_ext.callbacks._plots import Plotted, plot_throughput
 from keras_tpu_ext.callbacks._rates import (
     BATCHES_PER_SEC,
     SAMPLES_PER_SEC,
@@ -46,7 +46,7 @@ _MISMATCH = (
 )
 
 
-class Throughput(_runtime.keras.callbacks.Callback):
+class Throughput(Plotted, _runtime.keras.callbacks.Callback):
     """Shows the batches and samples per second of a `fit`, and how much of its devices' peak they use.
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate over the
@@ -210,30 +210,15 @@ class Throughput(_runtime.keras.callbacks.Callback):
             )
         return found
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw the rates of the last `fit` over time, with the MFU, or the rate of a device, on the right axis.
-
-        Args:
-            path: File to write the picture to, such as `"throughput.png"`, or `None` for none. If several processes
-                train together, only the chief writes it.
-
-        Returns:
-            The `matplotlib.figure.Figure`; no display is needed.
-
-        Raises:
-            NothingMeasuredError: If there is no rate yet.
-            MissingExtraError: If matplotlib is not installed.
-        """
-        figure = plot_throughput(
+    def _figure(self) -> Any:
+        """Draw the rates of the last `fit` over time, with the MFU, or the rate of a device, on the right axis."""
+        return plot_throughput(
             self.records,
             self.epoch_records,
             window=self.window,
             step_times=self._meter.step_times.percentiles(),
             second_axis=self._devices.second_axis(),
         )
-        if path is not None and _runtime.devices.is_chief():
-            figure.savefig(path)
-        return figure
 
     def set_params(self, params: dict[str, object]) -> None:
         """Note that a `fit` is about to begin."""

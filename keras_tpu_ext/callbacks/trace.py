@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import tempfile
 import warnings
-from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +14,8 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.layer_names import LayerNames
 from keras_tpu_ext._runtime.common.lowering import layer_names, roles_of
-from keras_tpu_ext._runtime.common.protocols import RunningFit
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.callbacks._trace_times import divide
 from keras_tpu_ext.callbacks._xplane import Span, read_xplane
 from keras_tpu_ext.callbacks.trace_report import TraceReport
@@ -35,7 +33,7 @@ _SHORT = (
 _UNREAD = "Trace: the trace in {directory} cannot be read ({error}). xprof may still show it"
 
 
-class Trace(_runtime.keras.callbacks.Callback):
+class Trace(FitObserver):
     """Records a few steps with the framework's profiler, and prints what they spent their time on.
 
         Trace: 10 steps from step 10, 11.8 ms each
@@ -83,8 +81,6 @@ class Trace(_runtime.keras.callbacks.Callback):
         ```
     """
 
-    async_safe = True
-    wants_every_batch = False
     _profiling: ClassVar[Trace | None] = None  # whose profiler is running
 
     def __init__(self, *, steps: tuple[int, int] = (10, 20), directory: str | PathLike[str] | None = None) -> None:
@@ -115,28 +111,16 @@ class Trace(_runtime.keras.callbacks.Callback):
             )
         return self._report
 
-    @contextlib.contextmanager
-    def _kte_around_fit(self, call: RunningFit, model: Model) -> Iterator[None]:
-        """Stop the profiler if `fit` raises an error, whichever callback it comes from."""
-        try:
-            yield
-        finally:
-            if call.method == "fit":
-                self._end_fit()
-
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Reset, and stop what a `fit` left running that ended in an error."""
-        if Trace._profiling is not None:
-            Trace._profiling._end_fit()
-        self._report = None
-        self._end_fit()
-        self._done = 0
+        """Reset."""
+        self._report, self._done = None, 0
         self._fitted = self.model  # on JAX reading it is expensive
+        self._interception = _runtime.probes.intercept_executions(self._fitted, self._intercept)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Intercept the executions of the first epoch."""
-        if self._fitted is not None and self._interception is None:
-            self._interception = _runtime.probes.intercept_executions(self._fitted, self._intercept)
+        if self._interception is not None:
+            self._interception.begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Warn if the epoch was too short."""
@@ -146,11 +130,7 @@ class Trace(_runtime.keras.callbacks.Callback):
             self._read()
         if _runtime.devices.is_chief():
             warnings.warn(self._too_short(), stacklevel=2)
-        self._end_fit()
-
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Stop."""
-        self._end_fit()
+        self.end_fit()
 
     def _intercept(self, execution: Execution) -> Nest:
         """Run an execution; start the profiler before the first one to trace, and stop it after the last."""
@@ -168,11 +148,11 @@ class Trace(_runtime.keras.callbacks.Callback):
                 self._start()
         except BaseException as error:
             if not execution.is_end_of_data(error):
-                self._end_fit()
+                self.end_fit()
             raise
         if traces and self._done >= after:
             self._read()
-            self._end_fit()
+            self.end_fit()
         return result
 
     def _start(self) -> None:
@@ -182,7 +162,7 @@ class Trace(_runtime.keras.callbacks.Callback):
             _runtime.probes.start_profiler(self._folder)
         except RuntimeError as error:
             if Trace._profiling is not None:
-                Trace._profiling._end_fit()
+                Trace._profiling.end_fit()
             first, after = self.steps
             raise ArgumentError(_RUNNING.format(after, 2 * after - first)) from error
         Trace._profiling = self
@@ -219,7 +199,11 @@ class Trace(_runtime.keras.callbacks.Callback):
             Trace._profiling = None
             _runtime.probes.stop_profiler()
 
-    def _end_fit(self) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Stop."""
+        self.end_fit()
+
+    def end_fit(self) -> None:
         """Stop the profiler, let go of the model, and cost nothing from now on."""
         self._stop()
         if self._interception is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
-from keras_tpu_ext.output.display import HtmlText, counted, three_digits
+from keras_tpu_ext.output.display import counted, three_digits
+from keras_tpu_ext.output.report import Report
 
 CATEGORIES = ("compute", "collectives", "host", "idle")
 _ROWS = 10
@@ -26,7 +26,7 @@ class TraceOperation:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TraceReport(HtmlText):
+class TraceReport(Report):
     """What a trace of training steps shows.
 
     Attributes:
@@ -65,10 +65,6 @@ class TraceReport(HtmlText):
     def ok(self) -> bool:
         """Whether the profiler recorded any operation."""
         return bool(self.operations)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain Python objects."""
-        return {**dataclasses.asdict(self), "steps": list(self.steps), "ok": self.ok}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -7,7 +7,7 @@ import sys
 
 from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.output.report import Report
 
 _SHOWN = 5  # names in a line
 _CAME, _FAILED = "came", "failed"
@@ -15,7 +15,7 @@ _LOG = "_kte_skip_log"
 
 
 @dataclasses.dataclass(frozen=True)
-class SkippedRecords(HtmlText):
+class SkippedRecords(Report):
     """The records that a dataset of `images` or `tfrecords` has left out.
 
     Attributes:
@@ -35,10 +35,6 @@ class SkippedRecords(HtmlText):
     def ok(self) -> bool:
         """Whether nothing was left out so far."""
         return not self.places and not self.failed
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data for JSON."""
-        return {"ok": self.ok, **dataclasses.asdict(self), "places": list(self.places)}
 
     def __str__(self) -> str:
         if self.failed is None and not self.places:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
 
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.output.report import Report
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read_summary, size_text, time_text
 from keras_tpu_ext.resume.storage import Folder
 
@@ -30,7 +29,7 @@ class CheckpointSummary:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ResumeReport(HtmlText):
+class ResumeReport(Report):
     """The checkpoints in a folder, as `AutoResume` finds them."""
 
     directory: str  # the folder
@@ -45,11 +44,6 @@ class ResumeReport(HtmlText):
     def ok(self) -> bool:
         """Whether there is a checkpoint to resume from."""
         return self.newest is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain Python objects."""
-        checkpoints = [dataclasses.asdict(one) for one in self.checkpoints]
-        return {"directory": self.directory, "ok": self.ok, "checkpoints": checkpoints}
 
     def __str__(self) -> str:
         return "\n".join([f"{self.directory}: {self._verdict()}", *map(_line, self.checkpoints)])

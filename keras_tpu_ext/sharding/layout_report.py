@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.layouts import VariableLayout as VariableLayout
-from keras_tpu_ext.output.display import HtmlText, memory_size, mesh_text
+from keras_tpu_ext.output.display import memory_size, mesh_text
+from keras_tpu_ext.output.report import Report
 
 _ROLES = {
     "weight": "weights",
@@ -19,7 +20,7 @@ _ROLES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class LayoutReport(HtmlText):
+class LayoutReport(Report):
     """The layout of each variable of a model; returned by `Scope.layout`.
 
     Attributes:
@@ -50,6 +51,7 @@ class LayoutReport(HtmlText):
     variables: tuple[VariableLayout, ...]
     complaints: tuple[str, ...] = ()
     has_slots: bool = True
+    _derived = ("bytes_per_device",)
 
     @property
     def ok(self) -> bool:
@@ -71,19 +73,7 @@ class LayoutReport(HtmlText):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
-        return {
-            "ok": self.ok,
-            "model": self.model,
-            "mesh": dict(self.mesh),
-            "bytes_per_device": self.bytes_per_device,
-            "has_slots": self.has_slots,
-            "by_role": {role: list(sizes) for role, sizes in self.by_role().items()},
-            "complaints": list(self.complaints),
-            "variables": [
-                {**dataclasses.asdict(one), "shape": list(one.shape), "spec": list(one.spec)}
-                for one in self.variables
-            ],
-        }
+        return {**super().to_dict(), "by_role": {role: list(sizes) for role, sizes in self.by_role().items()}}
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

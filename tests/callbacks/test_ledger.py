@@ -36,7 +36,7 @@ class Loop:
 
 @pytest.fixture(autouse=True)
 def nothing_to_intercept(monkeypatch):
-    interception = types.SimpleNamespace(is_in_place=lambda: True, undo=lambda: None)
+    interception = types.SimpleNamespace(begin=lambda: None, undo=lambda: None)
     monkeypatch.setattr(_runtime.probes, "intercept_executions", lambda model, around: interception)
 
 

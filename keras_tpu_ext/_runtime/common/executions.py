@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.types import Model, Nest
@@ -62,8 +62,8 @@ class Execution:
     def function(self) -> TrainFunction:
         """The train or test function that the model has without interceptions."""
         function = self._function
-        while (by := getattr(function, "by", None)) is not None:
-            function = by._inner
+        while hasattr(function, "inner"):
+            function = function.inner
         return function
 
     def is_settled(self) -> bool:
@@ -191,31 +191,36 @@ class Interception:
     def __init__(
         self, model: Model, kind: type[Execution], around: Callable[[Execution], Nest], step: Step = "train"
     ) -> None:
+        self._model, self._kind, self._around = model, kind, around
         self._name = {"train": "train_function", "test": "test_function"}[step]
-        inner = getattr(model, self._name)
+        self._intercepted: TrainFunction | None = None
+
+    def begin(self) -> None:
+        """Intercept, unless the model's function is this one, or calls it."""
+        if self.is_in_place():
+            return
+        inner = getattr(self._model, self._name)
 
         def intercepted(*args: Iterator[Nest]) -> Nest:
-            return inner(*args) if self._is_undone else around(kind(model, inner, args))
+            is_undone = self._intercepted is not intercepted
+            return inner(*args) if is_undone else self._around(self._kind(self._model, inner, args))
 
-        intercepted.by = self  # type: ignore[attr-defined]
-        self._model = model
-        self._inner = inner
+        intercepted.by, intercepted.inner = self, inner  # type: ignore[attr-defined]
         self._intercepted = intercepted
-        setattr(model, self._name, intercepted)
-        self._is_undone = False
+        setattr(self._model, self._name, intercepted)
 
     def is_in_place(self) -> bool:
         """Return True if the model's function still is this one, or calls it."""
-        function = getattr(self._model, self._name)
-        if function is self._intercepted:
-            return True
-        while function is not self._intercepted and hasattr(function, "by"):
-            function = function.by._inner
-        return function is self._intercepted
+        function: Any = getattr(self._model, self._name, None)
+        while function is not self._intercepted and hasattr(function, "inner"):
+            function = function.inner
+        return function is not None and function is self._intercepted
 
     def undo(self) -> None:
         """Stop intercepting."""
-        self._is_undone = True
+        self._intercepted = None
         # An interception around this one removes both when it is undone.
-        while (by := getattr(getattr(self._model, self._name), "by", None)) is not None and by._is_undone:
-            setattr(self._model, self._name, by._inner)
+        function: Any = getattr(self._model, self._name, None)
+        while hasattr(function, "by") and function.by._intercepted is not function:
+            function = function.inner
+            setattr(self._model, self._name, function)

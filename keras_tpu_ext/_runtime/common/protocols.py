@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -434,17 +434,6 @@ class Ops(KerasOps, Protocol):
         """Return the value of `variable` as an array, even while a step is traced; `None` if it cannot be read."""
 
 
-class FitWatch(Protocol):
-    """What watches a `fit`."""
-
-    @property
-    def callbacks(self) -> list[Any]:
-        """What Keras is to call in place of the callbacks."""
-
-    def end(self) -> None:
-        """Note that `fit` is over, also after an error."""
-
-
 class Progress(Protocol):
     """Counters of a model, and where they are shown."""
 
@@ -476,11 +465,11 @@ class Progress(Protocol):
     def train_steps(self, model: Model) -> int | None:
         """Return the number of train steps that the optimizer has taken, or `None`; waits for the device."""
 
-    def watch_fits(self, make: Callable[[Model, list[Callback], float], FitWatch | None]) -> None:
-        """From now on, call `make` when the callbacks of a `fit` are about to be called for the first time.
+    def watch_fits(self, watch: Callable[[Model, list[Callback], float, ExitStack], list[Any]]) -> None:
+        """From now on, call `watch` when the callbacks of a `fit` are about to be called for the first time.
 
-        It gets the model, its callbacks, and the `time.perf_counter` of the first line of `fit`; what it returns
-        watches that `fit`.
+        It gets the model, its callbacks, the `time.perf_counter` of the first line of `fit`, and a stack that is
+        closed at its end, also after an error; it returns what Keras is to call in place of the callbacks.
         """
 
 
@@ -607,7 +596,7 @@ class Probes(Protocol):
     def intercept_executions(
         self, model: Model, around: Callable[[Execution], Nest], step: Step = "train"
     ) -> Interception:
-        """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
+        """Return what passes each call of the train or test function of `model`, in `fit`, to `around`."""
 
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that creates models, whose variables have shapes but no values where the runtime can."""

@@ -10,11 +10,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import install
-from keras_tpu_ext._runtime.common.protocols import FitWatch
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext._runtime.compat import keras
 
-WatchMaker = Callable[[Model, list[Callback], float], FitWatch | None]
+FitWatch = Callable[[Model, list[Callback], float, contextlib.ExitStack], list[Any]]
 
 
 class _Fit:
@@ -27,7 +26,7 @@ class _Fit:
 
 
 _FIT: ContextVar[_Fit | None] = ContextVar("_FIT", default=None)
-_MAKERS: list[WatchMaker] = []
+_WATCHES: list[FitWatch] = []
 
 
 @contextlib.contextmanager
@@ -46,10 +45,10 @@ def running_fit(model: Model) -> Iterator[None]:
         _FIT.reset(token)
 
 
-def watch_fits(make: WatchMaker) -> None:
-    """Call `make` in each `fit` from now on; see `common/protocols.py`."""
-    if make not in _MAKERS:
-        _MAKERS.append(make)
+def watch_fits(watch: FitWatch) -> None:
+    """Call `watch` in each `fit` from now on; see `common/protocols.py`."""
+    if watch not in _WATCHES:
+        _WATCHES.append(watch)
         begin = "keras.callbacks.CallbackList.on_train_begin"
         install([(keras.Model, "keras.Model.fit", _fit), (keras.callbacks.CallbackList, begin, _on_train_begin)])
 
@@ -68,11 +67,8 @@ def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
     def on_train_begin(self: Any, logs: Any = None) -> None:
         fit = _FIT.get()
         if fit is not None and fit.model is self.model:
-            for make in _MAKERS:
-                watch = make(fit.model, list(self.callbacks), fit.began)
-                if watch is not None:
-                    fit.at_end.callback(watch.end)
-                    self.callbacks = watch.callbacks
+            for watch in _WATCHES:
+                self.callbacks = watch(fit.model, list(self.callbacks), fit.began, fit.at_end)
         stock(self, logs)
 
     return on_train_begin

@@ -9,14 +9,14 @@ from typing import Any
 
 from keras_tpu_ext.data._tensorflow import check_dataset
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.output.report import Report
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizationReport(HtmlText):
+class OptimizationReport(Report):
     """The changes that `optimize` made to a dataset, and those it did not make; print it, or show it in a notebook.
 
     Attributes:
@@ -31,10 +31,6 @@ class OptimizationReport(HtmlText):
     def ok(self) -> bool:
         """Whether every change was made."""
         return not self.left
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
-        return {"ok": self.ok, "done": list(self.done), "left": list(self.left)}
 
     def __str__(self) -> str:
         lines = ["Changed:" if self.done else "Nothing was changed.", *(f"- {one}" for one in self.done)]

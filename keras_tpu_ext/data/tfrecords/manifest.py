@@ -10,7 +10,7 @@ import os
 from keras_tpu_ext.checks import schema
 from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.output.report import Report
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -63,7 +63,7 @@ class Manifest:
 
 
 @dataclasses.dataclass(frozen=True)
-class WrittenRecords(HtmlText):
+class WrittenRecords(Report):
     """The shards that `write_tfrecords` has written.
 
     Attributes:
@@ -86,11 +86,6 @@ class WrittenRecords(HtmlText):
     def ok(self) -> bool:
         """Whether there are any records."""
         return self.records > 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data for JSON."""
-        lists = {"class_names": list(self.class_names), "skipped": list(self.skipped)}
-        return {"ok": self.ok, **dataclasses.asdict(self), **lists}
 
     def __str__(self) -> str:
         classes = f" of {len(self.class_names)} classes" if self.class_names else ""

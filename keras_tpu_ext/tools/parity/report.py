@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
-from keras_tpu_ext.output.display import WIDTH, HtmlText, counted, wrap
+from keras_tpu_ext.output.display import WIDTH, counted, wrap
+from keras_tpu_ext.output.report import Report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ _HEAD = ("what is done", "what is compared", "off by", "allowed", "verdict", "")
 
 
 @dataclasses.dataclass(frozen=True)
-class ParityReport(HtmlText):
+class ParityReport(Report):
     """The result of `check_parity`; print it, or show it in a notebook.
 
     Attributes:
@@ -76,19 +76,6 @@ class ParityReport(HtmlText):
         """Whether something was compared and nothing differs."""
         verdicts = [row.ok for row in self.rows]
         return True in verdicts and False not in verdicts
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
-        return {
-            "ok": self.ok,
-            "replicas": self.replicas,
-            "steps": self.steps,
-            "tolerance": self.tolerance,
-            "batch": self.batch,
-            "rows": [dataclasses.asdict(row) for row in self.rows],
-            "findings": list(self.findings),
-            "frameworks": list(self.frameworks),
-        }
 
     def __str__(self) -> str:
         lines = [self._verdict(), *wrap(self._circumstances()), "", *self._table()]

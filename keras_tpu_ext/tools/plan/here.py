@@ -13,8 +13,8 @@ import numpy as np
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.random_state import random_state, set_random_state
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.tools.plan.costs import Cost, Seconds
 from keras_tpu_ext.tools.plan.data import PlannedData
+from keras_tpu_ext.tools.plan.report import Cost, Seconds
 
 _TRAIN_SECONDS, _OTHER_SECONDS = 6.0, 2.0  # how long training is measured, and each of the other parts
 _DRIFT = 0.1  # of each part: a machine is not always as fast; chosen, not measured

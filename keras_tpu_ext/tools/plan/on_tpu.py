@@ -10,9 +10,9 @@ from keras_tpu_ext.machine.tpu_hosts import host_vcpus
 from keras_tpu_ext.preflight import PreflightReport
 from keras_tpu_ext.preflight._published import published_for
 from keras_tpu_ext.preflight.targets import Target
-from keras_tpu_ext.tools.plan.costs import Cost, Seconds
 from keras_tpu_ext.tools.plan.data import PlannedData, Rate
 from keras_tpu_ext.tools.plan.here import faster_input, kept_programs
+from keras_tpu_ext.tools.plan.report import Cost, Seconds
 
 _BACKWARD = 3.0  # a step over its forward pass: each product has two more of its size in the backward pass
 

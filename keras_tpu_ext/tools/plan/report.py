@@ -1,16 +1,76 @@
-"""`PlanReport`: how long a training will take, and what of it costs most."""
+"""How long a training will take: its parts, and all of it."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
 
-from keras_tpu_ext.output.display import HtmlText, counted, wrap
-from keras_tpu_ext.tools.plan.costs import BUCKETS, Cost
+from keras_tpu_ext.output.display import counted, wrap
+from keras_tpu_ext.output.report import Report
+
+# The buckets of `callbacks.Goodput` that can be planned.
+BUCKETS = ("training", "compile", "input", "validation", "checkpoint", "startup")
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanReport(HtmlText):
+class Seconds:
+    """An estimate in seconds, from the lowest to the highest.
+
+    Attributes:
+        middle: The estimate.
+        low: The lowest that is likely.
+        high: The highest that is likely.
+    """
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def exactly(cls, seconds: float) -> Seconds:
+        """Return an estimate without an error."""
+        return cls(seconds, seconds, seconds)
+
+    @classmethod
+    def of(cls, measured: Sequence[float]) -> Seconds:
+        """Return the mean of measurements, from the shortest to the longest."""
+        return cls(sum(measured) / len(measured), min(measured), max(measured))
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.middle + other.middle, self.low + other.low, self.high + other.high)
+
+    def __mul__(self, times: float) -> Seconds:
+        return Seconds(self.middle * times, self.low * times, self.high * times)
+
+    def beyond(self, other: Seconds) -> Seconds:
+        """Return by how much this is longer than `other`; 0 where it is shorter."""
+        pairs = (self.middle, other.middle), (self.low, other.high), (self.high, other.low)
+        return Seconds(*(max(a - b, 0.0) for a, b in pairs))
+
+    def widened(self, fraction: float) -> Seconds:
+        """Return it with bounds that are wider by a fraction of the middle."""
+        return Seconds(self.middle, max(self.low - fraction * self.middle, 0.0), self.high + fraction * self.middle)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one part of a training costs.
+
+    Attributes:
+        bucket: Its name: `"training"`, `"compile"`, `"input"`, `"validation"`, `"checkpoint"` or `"startup"`.
+        seconds: How long it takes in all.
+        how: How that was found.
+        write: The line to write to make it cheaper; empty if there is none.
+    """
+
+    bucket: str
+    seconds: Seconds
+    how: str
+    write: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanReport(Report):
     """The result of `plan`; print it, or show it in a notebook.
 
     Attributes:
@@ -38,6 +98,8 @@ class PlanReport(HtmlText):
     problem: str = ""
     delivered: float | None = None
     notes: tuple[str, ...] = ()
+
+    _derived = ("seconds", "seconds_range", "buckets", "share", "dollars")
 
     @property
     def ok(self) -> bool:
@@ -75,11 +137,6 @@ class PlanReport(HtmlText):
         return (
             None if self.price_per_hour is None or self.seconds is None else self.seconds / 3600 * self.price_per_hour
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
-        derived = ("ok", "seconds", "seconds_range", "buckets", "share", "dollars")
-        return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in derived}}
 
     def __str__(self) -> str:
         lines = [*wrap(self._headline()), ""]

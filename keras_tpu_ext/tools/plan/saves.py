@@ -6,14 +6,13 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.callbacks import AutoResume
-from keras_tpu_ext.tools.plan.costs import Cost, Seconds
+from keras_tpu_ext.tools.plan.report import Cost, Seconds
 
 _WRITTEN = 2**26  # bytes at most, to measure the disk
 _TIMES = 3
@@ -58,35 +57,38 @@ def save_cost(saves: Sequence[Saves], one: Callable[[bool], Seconds], how: str) 
     """Return the cost of all saves, of which `one` gives a single one, with the optimizer's state or without."""
     total = Seconds.exactly(0.0)
     for save in saves:
-        each = one(save.weights_only)
-        count = save.times
+        each, count = one(save.weights_only), save.times
         total += Seconds(each.middle * count.middle, each.low * count.low, each.high * count.high)
     often = max(saves, key=lambda save: save.times.middle).callback
     write = "AutoResume(directory, every_s=1800)" if often == "AutoResume" else f"{often}(..., save_freq=10_000)"
     return Cost("checkpoint", total, how, write)
 
 
-def measured_save(model: Any, weights_only: bool, clock: Callable[[], float] = time.perf_counter) -> Seconds:
+def measured_save(model: Any, weights_only: bool) -> Seconds:
     """Return how long it takes to save the model here, with `save` or `save_weights`."""
+    save, ending = (model.save_weights, ".weights.h5") if weights_only else (model.save, ".keras")
+    return _timed(lambda path: save(path + ending))
+
+
+def written(num_bytes: int) -> Seconds:
+    """Return how long this machine takes to write so many bytes to the folder of temporary files."""
+    block = np.zeros(max(min(num_bytes, _WRITTEN), 1), "uint8").tobytes()
+
+    def write(path: str) -> None:
+        with open(path, "wb") as file:
+            file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return _timed(write) * (num_bytes / len(block))
+
+
+def _timed(save: Callable[[str], object]) -> Seconds:
+    """Return how long it takes to save to a path, a few times."""
     taken = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(_TIMES):
-            begin = clock()
-            path = os.path.join(folder, str(number))
-            model.save_weights(f"{path}.weights.h5") if weights_only else model.save(f"{path}.keras")
-            taken.append(clock() - begin)
-    return Seconds.of(taken)
-
-
-def written(num_bytes: int, clock: Callable[[], float] = time.perf_counter) -> Seconds:
-    """Return how long this machine takes to write so many bytes to the folder of temporary files."""
-    block, taken = np.zeros(max(min(num_bytes, _WRITTEN), 1), "uint8").tobytes(), []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(_TIMES):
-            begin = clock()
-            with Path(folder, str(number)).open("wb") as file:
-                file.write(block)
-                file.flush()
-                os.fsync(file.fileno())
-            taken.append((clock() - begin) * num_bytes / len(block))
+            begin = time.perf_counter()
+            save(os.path.join(folder, str(number)))
+            taken.append(time.perf_counter() - begin)
     return Seconds.of(taken)

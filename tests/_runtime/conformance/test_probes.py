@@ -27,6 +27,7 @@ class Around(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if self.interception is None:
             self.interception = probes.intercept_executions(self.model, self.around)
+            self.interception.begin()
 
     def around(self, execution):
         self.steps.append(execution.steps)
