@@ -69,6 +69,7 @@ class FitLedger:
             },
             after={
                 "on_epoch_begin": lambda: self._buckets.open(INPUT),
+                "on_train_batch_begin": self._expect_execution,
                 "on_test_end": lambda: self._buckets.open(IDLE),
                 "on_train_end": self._end_epochs,
             },
@@ -80,6 +81,7 @@ class FitLedger:
         self._probe: InputProbe | None = None
         self._interception: Interception | None = None
         self._ran: _Ran | None = None
+        self._expects_execution = False  # or else a callback runs one, as with `train_on_batch`
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         # Executions that read batches in their graph, and those of them that were traced.
         self._in_graph: StepCosts | None = None
@@ -145,6 +147,10 @@ class FitLedger:
         self.probes.begin_epoch(self.executions)
         self._start_epoch()
         self._buckets.open(IDLE)
+
+    def _expect_execution(self) -> None:
+        """Intercept the train function, which a callback may have made anew."""
+        self._expects_execution = True
         if self._interception is None or not self._interception.is_in_place():
             self._stop_intercepting()
             self._interception = _runtime.probes.intercept_executions(self._model, self._around)
@@ -158,7 +164,6 @@ class FitLedger:
 
         What the host has done since, such as open the data of a validation, is charged to the bucket `before`.
         """
-        self._close_probe()
         ran, self._ran = self._ran, None
         if ran is not None:
             computing = not ran.execution.is_ready(ran.output)
@@ -185,7 +190,12 @@ class FitLedger:
 
     def _around(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
+        if not self._expects_execution:
+            return execution.run()
+        self._expects_execution = False
         steps, sampled = execution.steps, self.executions in _SAMPLED
+        if self._probe is not None and not self.executions and not self._probe.may_go_on_with(execution):
+            self._close_probe()  # the last epoch ended in it, and this one begins with other data
         if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
             self._probe = self.probes.next(execution, *self._step_and_wait(), note=self._note_probe)
         probe = self._probe
@@ -279,6 +289,13 @@ class LedgerUser:
         super().__init__()
         self._ledger: FitLedger | None = None
         _runtime.progress.watch_fits(_open_ledger)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ledger": None}  # a copy has measured nothing, and nobody can copy a running fit
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        _runtime.progress.watch_fits(_open_ledger)  # in another process, too
 
 
 def _open_ledger(model: Model, callbacks: list[Callback], began: float) -> FitLedger | None:

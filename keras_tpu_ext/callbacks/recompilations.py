@@ -8,13 +8,14 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
+from keras_tpu_ext.callbacks._hooks import all_of
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import NothingMeasuredError, RecompilationError
@@ -94,6 +95,7 @@ class Recompilations(_runtime.keras.callbacks.Callback):
         self._found: list[_Found] = []
         self._untold: list[_Found] = []
         self._steps: dict[Step, _WatchedStep] = {}
+        _runtime.progress.watch_fits(_restore_at_end)
 
     def __repr__(self) -> str:
         return f'Recompilations(on_recompile="{self.on_recompile}")'
@@ -126,8 +128,7 @@ class Recompilations(_runtime.keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Restore the train function."""
-        self._restore()
-        self._is_fitting = False
+        self._end()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Note the epoch."""
@@ -166,6 +167,8 @@ class Recompilations(_runtime.keras.callbacks.Callback):
         step.batch, step.is_announced = batch, True
         if self._untold:
             self._tell()
+        if getattr(step.model, f"{name}_function") is None:
+            return  # a loop of the user's own, which has not made it yet
         if step.interception is None or not step.interception.is_in_place():
             step.restore()
             around = functools.partial(self._run, name, step)
@@ -229,9 +232,29 @@ class Recompilations(_runtime.keras.callbacks.Callback):
             if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
                 warnings.warn(text, stacklevel=3)
 
+    def _end(self) -> None:
+        self._restore()
+        self._is_fitting = False
+
     def _restore(self) -> None:
         for step in self._steps.values():
             step.restore()
+
+
+class _EndOfFit(NamedTuple):
+    """Restores the functions of a `fit` also after an error; it watches nothing."""
+
+    callbacks: list[Any]
+    found: list[Recompilations]
+
+    def end(self) -> None:
+        for one in self.found:
+            one._end()
+
+
+def _restore_at_end(model: Model, callbacks: list[Callback], began: float) -> _EndOfFit | None:
+    found = [one for one in all_of(callbacks) if isinstance(one, Recompilations)]
+    return _EndOfFit(callbacks, found) if found else None
 
 
 class _Found(NamedTuple):

@@ -23,6 +23,7 @@ class _Fit:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.began = time.perf_counter()
+        self.has_begun = False  # and what calls `fit` again is a callback
         self.at_end = contextlib.ExitStack()
 
 
@@ -34,7 +35,7 @@ _MAKERS: list[WatchMaker] = []
 def running_fit(model: Model) -> Iterator[None]:
     """Return a context for a call of the `fit` of `model`; it may be entered again inside."""
     outer = _FIT.get()
-    if outer is not None and outer.model is model:
+    if outer is not None and outer.model is model and not outer.has_begun:
         yield
         return
     fit = _Fit(model)
@@ -67,12 +68,21 @@ def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
     def on_train_begin(self: Any, logs: Any = None) -> None:
         fit = _FIT.get()
-        if fit is not None and fit.model is self.model:
+        if fit is not None and fit.model is self.model and not fit.has_begun:
+            fit.has_begun = True
             for make in _MAKERS:
                 watch = make(fit.model, list(self.callbacks), fit.began)
                 if watch is not None:
                     fit.at_end.callback(watch.end)
+                    fit.at_end.callback(_put_back, self, self.callbacks, watch.callbacks, len(watch.callbacks))
                     self.callbacks = watch.callbacks
         stock(self, logs)
 
     return on_train_begin
+
+
+def _put_back(container: Any, callbacks: list[Callback], called: list[Any], count: int) -> None:
+    """Give a `CallbackList` its callbacks back, and those that it got during the `fit`."""
+    if container.callbacks is called:
+        callbacks += called[count:]
+        container.callbacks = callbacks
