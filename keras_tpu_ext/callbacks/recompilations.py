@@ -100,6 +100,10 @@ class Recompilations(_runtime.keras.callbacks.Callback):
     def __repr__(self) -> str:
         return f'Recompilations(on_recompile="{self.on_recompile}")'
 
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: value for name, value in vars(self).items() if name != "_watch"}
+        return {**kept, "_steps": {}, "_found": [], "_untold": []}  # a copy has seen nothing
+
     def report(self) -> RecompilationsReport:
         """Return what was compiled in the last `fit`.
 

@@ -9,6 +9,7 @@ import pytest
 import sources
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.callbacks import Goodput, HostBottleneck, Recompilations
+from keras_tpu_ext.errors import NothingMeasuredError
 
 X = np.random.default_rng(0).normal(size=(96, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -128,13 +129,15 @@ def test_a_fit_that_is_interrupted_leaves_the_functions_as_they_were(hook):
     assert not hasattr(model.test_function, "by")
 
 
-def test_a_copy_has_measured_nothing_and_can_measure():
-    goodput = Goodput()
-    built().fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[goodput])
-    other = copy.deepcopy(goodput)
-    assert "nothing measured" in repr(other)
+@pytest.mark.parametrize("kind", [Goodput, Recompilations])
+def test_a_copy_has_measured_nothing_and_can_measure(kind):
+    callback = kind()
+    built().fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
+    other = copy.deepcopy(callback)
+    with pytest.raises(NothingMeasuredError):
+        other.report()
     built().fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[other])
-    assert other.report().ok
+    assert other.report()
 
 
 def test_a_loop_of_ones_own_runs_with_them():
