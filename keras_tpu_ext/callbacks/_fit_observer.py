@@ -25,6 +25,10 @@ class FitObserver(_runtime.keras.callbacks.Callback):
         self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
         _runtime.progress.watch_fits(_observe)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _runtime.progress.watch_fits(_observe)  # a copy may be in another process
+
     def begin_fit(self, callbacks: list[Any], began: float) -> None:
         """Note all callbacks of a `fit`, before any is called, and the `time.perf_counter` of its first line."""
 
@@ -38,6 +42,9 @@ class LedgerUser(FitObserver):
     window = 20
     wants_probes = False
     _ledger: FitLedger | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ledger": None}  # a copy has measured nothing, and nobody can copy a running fit
 
 
 def _observe(model: Model, callbacks: list[Callback], began: float, at_end: contextlib.ExitStack) -> list[Any]:

@@ -10,11 +10,9 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, OF_CALLBACKS, Buckets
 
-_BASE = _runtime.keras.callbacks.Callback
-_HOOKS = tuple(name for name in dir(_BASE) if name.startswith("on_"))
+_HOOKS = tuple(name for name in dir(_runtime.keras.callbacks.Callback) if name.startswith("on_"))
 _SAVING = (_runtime.keras.callbacks.BackupAndRestore, _runtime.keras.callbacks.ModelCheckpoint)
-# What Keras calls if a callback does not override the hook of the longer name.
-_SHORT = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+_OF_BATCHES = ("on_train_batch_begin", "on_train_batch_end")
 
 
 def bucket_of(callback: Callback) -> str:
@@ -48,9 +46,7 @@ class Hooks:
         self.of_batches = [0.0] * len(callbacks)  # seconds of each callback
         self._charged, self._thread = buckets, get_ident()
         for name in _HOOKS:
-            called = [(getattr(one, name), i) for i, one in enumerate(callbacks) if _overrides(one, name)]
-            timed = self._timed_of_batches if name in _SHORT else self._timed
-            hook = timed(called) if called else _nothing
+            hook = self._timed_of_batches(name) if name in _OF_BATCHES else self._timed(name)
             if name in before or name in after:
                 hook = _between(before.get(name, _nothing), hook, after.get(name, _nothing))
             setattr(self, name, hook)
@@ -65,31 +61,32 @@ class Hooks:
         for callback in self.callbacks:
             callback.set_model(model)
 
-    def _timed(self, called: Sequence[tuple[Callable[..., None], int]]) -> Callable[..., None]:
-        charged = self._charged
+    def _timed(self, name: str) -> Callable[..., None]:
+        charged, callbacks = self._charged, self.callbacks
 
         def hook(*args: Any, **kwargs: Any) -> None:
             charged.open(charged.bucket)
             began = charged.clock()
-            for one, i in called:
-                one(*args, **kwargs)
+            for i, one in enumerate(callbacks):
+                getattr(one, name)(*args, **kwargs)  # which a callback may have set just now
                 now = charged.clock()
                 charged.charge(self.buckets[i], now - began)
                 began = now
 
         return hook
 
-    def _timed_of_batches(self, called: Sequence[tuple[Callable[..., None], int]]) -> Callable[..., None]:
+    def _timed_of_batches(self, name: str) -> Callable[..., None]:
         clock, seconds, thread = self._charged.clock, self.of_batches, self._thread
+        callbacks = self.callbacks
 
         def hook(*args: Any, **kwargs: Any) -> None:
             if get_ident() != thread:  # Keras on JAX may call it beside the next step
-                for one, _ in called:
-                    one(*args, **kwargs)
+                for one in callbacks:
+                    getattr(one, name)(*args, **kwargs)
                 return
             began = clock()
-            for one, i in called:
-                one(*args, **kwargs)
+            for i, one in enumerate(callbacks):
+                getattr(one, name)(*args, **kwargs)
                 now = clock()
                 seconds[i] += now - began
                 began = now
@@ -113,9 +110,3 @@ def _between(before: Callable[[], None], hook: Callable[..., None], after: Calla
         after()
 
     return called
-
-
-def _overrides(callback: Callback, name: str) -> bool:
-    """Return whether a callback has a hook of its own."""
-    names = (name, _SHORT[name]) if name in _SHORT else (name,)
-    return any(getattr(getattr(callback, one), "__func__", None) is not getattr(_BASE, one) for one in names)

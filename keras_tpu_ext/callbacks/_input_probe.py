@@ -48,6 +48,7 @@ class InputProbe:
         self.result: ProbedInput | None = None  # `None` before the end, or if it could not be measured
         self.done = False  # whether the probe is over
         self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
+        self._ahead: BatchesAhead | None = None
         self._executions = self._measure()
         next(self._executions)
 
@@ -62,11 +63,15 @@ class InputProbe:
             self.done = True
             raise
 
+    def may_go_on_with(self, execution: Execution) -> bool:
+        """Return whether the batches taken ahead are those of this execution."""
+        return self._ahead is None or execution.goes_on_after(self._ahead)
+
     def _measure(self) -> Generator[Nest, Execution, None]:
         """Get each execution and yield its result."""
         execution = yield None
         begin, stages = self._clock(), tuple(execution.stages())
-        ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
+        ahead = self._ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
         cost = self._clock() - begin
         self._note(cost)
         if ahead is None:

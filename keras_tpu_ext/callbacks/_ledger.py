@@ -69,6 +69,7 @@ class FitLedger:
             },
             after={
                 "on_epoch_begin": lambda: self._buckets.open(INPUT),
+                "on_train_batch_begin": self._expect_execution,
                 "on_test_end": lambda: self._buckets.open(IDLE),
                 "on_train_end": self._end_epochs,
             },
@@ -79,6 +80,7 @@ class FitLedger:
         self._probe: InputProbe | None = None
         self._interception = _runtime.probes.intercept_executions(model, self._around)
         self._ran: _Ran | None = None
+        self._expects_execution = False  # or else a callback runs one, as with `train_on_batch`
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         # Executions that read batches in their graph, and those of them that were traced.
         self._in_graph: StepCosts | None = None
@@ -144,6 +146,10 @@ class FitLedger:
         self.probes.begin_epoch(self.executions)
         self._start_epoch()
         self._buckets.open(IDLE)
+
+    def _expect_execution(self) -> None:
+        """Intercept the train function, which a callback may have made anew."""
+        self._expects_execution = True
         self._interception.begin()
 
     def _begin_validation(self) -> None:
@@ -155,7 +161,6 @@ class FitLedger:
 
         What the host has done since, such as open the data of a validation, is charged to the bucket `before`.
         """
-        self._close_probe()
         ran, self._ran = self._ran, None
         if ran is not None:
             computing = not ran.execution.is_ready(ran.output)
@@ -177,7 +182,12 @@ class FitLedger:
 
     def _around(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
+        if not self._expects_execution:
+            return execution.run()
+        self._expects_execution = False
         steps, sampled = execution.steps, self.executions in _SAMPLED
+        if self._probe is not None and not self.executions and not self._probe.may_go_on_with(execution):
+            self._close_probe()  # the last epoch ended in it, and this one begins with other data
         if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
             self._probe = self.probes.next(execution, *self._step_and_wait(), note=self._note_probe)
         probe = self._probe

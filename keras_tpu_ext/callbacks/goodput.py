@@ -119,13 +119,13 @@ class Goodput(LedgerUser, Plotted):
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the fraction into `logs`."""
         now = self.clock()
-        if now >= self._show_at:
+        if now >= self._show_at and self._ledger is not None:
             self._show_at = now + _UPDATE_SECONDS
             self._shown = self.report().fraction
-        if logs is not None:
+        if logs is not None and self._ledger is not None:
             logs[_FRACTION] = self._shown
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Put the fraction into `logs`."""
-        if logs is not None:
+        if logs is not None and self._ledger is not None:  # or else this is a loop of the user's own
             logs[_FRACTION] = self.report().fraction

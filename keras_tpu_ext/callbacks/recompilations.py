@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
@@ -94,6 +94,10 @@ class Recompilations(FitObserver):
     def __repr__(self) -> str:
         return f'Recompilations(on_recompile="{self.on_recompile}")'
 
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: value for name, value in vars(self).items() if name != "_watch"}
+        return {**kept, "_steps": {}, "_found": [], "_untold": []}  # a copy has seen nothing
+
     def report(self) -> RecompilationsReport:
         """Return what was compiled in the last `fit`.
 
@@ -169,6 +173,8 @@ class Recompilations(FitObserver):
         step.batch = batch
         if self._untold:
             self._tell()
+        if getattr(step.model, f"{name}_function") is None:
+            return  # a loop of the user's own, which has not made it yet
         step.interception.begin()
 
     def _run(self, name: Step, step: _WatchedStep, execution: Execution) -> Nest:

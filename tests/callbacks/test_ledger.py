@@ -25,7 +25,8 @@ class Loop:
         hooks = self.ledger.hooks
         for epoch in range(epochs):
             hooks.on_epoch_begin(epoch)
-            for _ in range(executions):
+            for batch in range(executions):
+                hooks.on_train_batch_begin(batch)
                 self.ledger._around(self.kind(self.fit))
                 self.fit.now += self.between
             hooks.on_epoch_end(epoch)

@@ -67,8 +67,16 @@ class FakeExecution:
                 break
             seconds.append(clock() - begin)
         return BatchesAhead(
-            items, -(-len(items) // self.steps), tuple(seconds), (1,) * len(items), min(self.steps, len(items))
+            items,
+            self.fit,
+            -(-len(items) // self.steps),
+            tuple(seconds),
+            (1,) * len(items),
+            min(self.steps, len(items)),
         )
+
+    def goes_on_after(self, ahead):
+        return ahead.taken_from is self.fit
 
     def wait_for(self, result):
         self.fit.waited_for.append(result)

@@ -18,6 +18,7 @@ class BatchesAhead:
     """Batches of one or more executions, taken from a pipeline ahead of time and held where the step reads them."""
 
     source: Iterator[Nest]  # the iterator that the train function takes them from
+    taken_from: Iterator[Nest]  # the iterator of the pipeline
     executions: int  # number of executions, a shorter last one included
     seconds: tuple[float, ...]  # time that the pipeline took for each item: a batch, or all batches of an execution
     steps: tuple[int, ...]  # number of batches in each item
@@ -127,7 +128,12 @@ class Execution:
             return None
         steps = tuple(map(self._steps_of, items))
         executions = -(-len(items) // each)
-        return BatchesAhead(self._source_of(items), executions, tuple(seconds), steps, sum(steps[:each]), error)
+        source, of_first = self._source_of(items), sum(steps[:each])
+        return BatchesAhead(source, iterator, executions, tuple(seconds), steps, of_first, error)
+
+    def goes_on_after(self, ahead: BatchesAhead) -> bool:
+        """Return whether its batches come from the same iterator as those taken ahead."""
+        return self._args[-1] is ahead.taken_from
 
     def wait_for(self, result: Nest) -> None:
         """Wait until the devices have computed `result`: what `run` or `run_on` returned, or its `output_of`."""

@@ -22,6 +22,7 @@ class _Fit:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.began = time.perf_counter()
+        self.has_begun = False  # and what calls `fit` again is a callback
         self.at_end = contextlib.ExitStack()
 
 
@@ -33,7 +34,7 @@ _WATCHES: list[FitWatch] = []
 def running_fit(model: Model) -> Iterator[None]:
     """Return a context for a call of the `fit` of `model`; it may be entered again inside."""
     outer = _FIT.get()
-    if outer is not None and outer.model is model:
+    if outer is not None and outer.model is model and not outer.has_begun:
         yield
         return
     fit = _Fit(model)
@@ -66,9 +67,19 @@ def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
     def on_train_begin(self: Any, logs: Any = None) -> None:
         fit = _FIT.get()
-        if fit is not None and fit.model is self.model:
+        if fit is not None and fit.model is self.model and not fit.has_begun:
+            fit.has_begun = True
+            before = self.callbacks
             for watch in _WATCHES:
                 self.callbacks = watch(fit.model, list(self.callbacks), fit.began, fit.at_end)
+            fit.at_end.callback(_put_back, self, before, self.callbacks, len(self.callbacks))
         stock(self, logs)
 
     return on_train_begin
+
+
+def _put_back(container: Any, callbacks: list[Callback], called: list[Any], count: int) -> None:
+    """Give a `CallbackList` its callbacks back, and those that it got during the `fit`."""
+    if container.callbacks is called:
+        callbacks += called[count:]
+        container.callbacks = callbacks
