@@ -235,7 +235,7 @@ class FitLedger:
             self.steps_of_epoch += ran.steps
         elif not self._in_steps:
             self._enter_steps()
-        self._steps.begin_call()
+        self._steps.begin_call(ends_cycle=ran is not None)
 
     def _enter_steps(self) -> None:
         """Begin the first execution of an epoch."""

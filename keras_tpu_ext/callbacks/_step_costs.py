@@ -101,9 +101,9 @@ class StepClock:
         self._read_before = 0.0
         return hooks
 
-    def begin_call(self) -> None:
-        """Note that a call begins."""
-        self.called = self.ended = self._returned = self._clock()
+    def begin_call(self, *, ends_cycle: bool = False) -> None:
+        """Note that a call begins, right where a cycle has ended or else now."""
+        self.called = self.ended = self._returned = self.ended if ends_cycle else self._clock()
         self._compiled_before = self._compiled()
 
     def end_call(self) -> None:

@@ -113,3 +113,16 @@ def test_data_that_end_end_the_epoch():
     assert fit.trained == list(range(6))
     loop.ledger.end()
     assert loop.ledger.seconds()["input"] == pytest.approx(6.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", [HostReads, FakeExecution])
+def test_what_the_ledger_itself_takes_is_charged_too(kind):
+    fit = host_reads(host=0.0, device=0.0)
+
+    def clock():
+        fit.now += 0.01
+        return fit.now
+
+    fit.clock = clock
+    found = Loop(fit, kind).run(1, 90)
+    assert sum(found.values()) == pytest.approx(fit.now, rel=0.01)
