@@ -86,29 +86,20 @@ def test_it_counts_examples_and_knows_the_index_of_a_batch(trained):
     assert progress.end_names_last_batch() in (True, False)
 
 
-def test_a_fit_is_watched_from_its_first_line_to_its_last(make, rows):
+def test_a_fit_is_watched_from_its_first_line_to_its_last(make, rows, monkeypatch):
+    monkeypatch.setattr("keras_tpu_ext._runtime.training.fit_watch._WATCHES", [])
     seen = []
-
-    class Watch:
-        def __init__(self, callbacks):
-            self.callbacks = callbacks
-
-        def end(self):
-            seen.append("end")
-
-    def begin(model, callbacks, began):
-        if "watched" in [type(one).__name__.lower() for one in callbacks]:
-            seen.append((model, time.perf_counter() - began >= 0))
-            return Watch(callbacks)
-        return None
 
     class Watched(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
             seen.append("last hook")
 
-    progress.watch_fits(begin)
-    model = make(kte.TPUModel)
-    model.fit(*rows, verbose=0, callbacks=[Watched()])
+    def watch(model, callbacks, began, at_end):
+        seen.append((model, time.perf_counter() >= began))
+        at_end.callback(seen.append, "end")
+        return [one for one in callbacks if isinstance(one, Watched)]
+
+    progress.watch_fits(watch)
+    model, other = make(kte.TPUModel), keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append("other"))
+    model.fit(*rows, verbose=0, callbacks=[Watched(), other])
     assert seen == [(model, True), "last hook", "end"]
-    model.fit(*rows, verbose=0)
-    assert len(seen) == 3
