@@ -98,4 +98,4 @@ class Growth:
 
 
 _LARGE = 2**20  # bytes in an epoch
-_FEW = 8  # arrays in two epochs
+_FEW = 16  # arrays in two epochs
