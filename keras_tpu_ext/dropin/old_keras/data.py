@@ -14,6 +14,7 @@ def install() -> None:
     wrap(
         {
             f"{_KERAS}.epoch_iterator.EpochIterator.reset": _without_end,
+            f"{_KERAS}.data_adapters.generator_data_adapter.GeneratorDataAdapter.__init__": _of_tuples,
             f"{_KERAS}.compile_utils.CompileLoss.call": _by_name,
             f"{_KERAS}.compile_utils.CompileMetrics.update_state": _by_name,
             "keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state": _by_name,
@@ -29,6 +30,11 @@ def _without_end(stock: Function, self: Any) -> None:
         stock(self)
     finally:
         del of_sequence["on_epoch_end"]
+
+
+def _of_tuples(stock: Function, self: Any, generator: Any) -> None:
+    """Take a generator of inputs alone, as `predict` is given, and of lists."""
+    stock(self, (tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in generator))
 
 
 def _by_name(stock: Function, self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
