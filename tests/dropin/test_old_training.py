@@ -372,6 +372,6 @@ def test_generators_of_inputs_alone_and_of_lists():
     with strategy_scope(require="cpu"):
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    model.fit(([X[i : i + 4], Y[i : i + 4]] for i in (0, 4)), steps_per_epoch=2, verbose=0)
+    model.fit(([X[i : i + 4], Y[i : i + 4]] for i in (0, 4)), steps_per_epoch=2, shuffle=False, verbose=0)
     found = model.predict((X[i : i + 4] for i in (0, 4)), steps=2, verbose=0)
     np.testing.assert_allclose(found, model.predict(X, verbose=0), rtol=1e-6)

@@ -38,7 +38,7 @@ def _of_tuples(stock: Function, self: Any, generator: Any) -> None:
 
 
 def _by_name(stock: Function, self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-    """Take the weights of a list of outputs in a dict, which need not have all names, and the targets of one output."""
+    """Take the weights of outputs in a dict, which need not have all names, and the target of one output."""
     names = [] if isinstance(y_pred, dict) else self.output_names
     if names and isinstance(sample_weight, dict):
         weights = [sample_weight.get(name) for name in names]
