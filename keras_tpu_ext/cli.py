@@ -39,8 +39,9 @@ _FLAGS = {"timeout_s": "timeout", "batch": "data", "pipeline": "data", "find_lar
 _OF_FUNCTIONS = {"data", "validation_data"}  # flags that take the name of a function
 _FIRST = re.compile(r"(check_parity|preflight|plan|advise|write_tfrecords|migrate): ")
 _PER_REPLICA = re.compile(r"per_replica_batch=\d+, which is a batch of (\d+)")
-# A call, which is Python and stays; a name; an argument.
-_IN_PYTHON = re.compile(r"""[\w.]+\((?:[^()]|\([^()]*\))*\)|`(\w+)`|(?<!\w)(\w+)=("[^"]*"|\([^()]*\)|[\w.]*\w)""")
+# A call, which is Python and stays, with brackets in brackets; a name; an argument.
+_WITHIN = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*"
+_IN_PYTHON = re.compile(rf"""[\w.]+\({_WITHIN}\)|`(\w+)`|(?<!\w)(\w+)=("[^"]*"|\([^()]*\)|[\w.]*\w)""")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,11 +59,8 @@ def run(options: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd())  # as `python -m` does: a user's file is in the current folder
     try:
         report = _REPORTS[options.command](options)
-        print(
-            json.dumps(report.to_dict(), indent=2, allow_nan=False)
-            if options.json
-            else in_flags(str(report), options)
-        )
+        as_json = options.json and json.dumps(report.to_dict(), indent=2, allow_nan=False)
+        print(as_json or in_flags(str(report), options))
         _write_file(report, options)
         return 0 if report.ok else 1
     except KeyboardInterrupt:

@@ -92,7 +92,7 @@ def install_command(*names: str) -> str:
     return f"pip install {' '.join(wanted)}"
 
 
-def tested_versions_advice(versions: Versions) -> str:
+def how_to_get_tested_versions(versions: Versions) -> str:
     """Return how to get the versions that this release was tested with; on a TPU they must fit its libtpu."""
     if versions.libtpu:
         return "take an image of the TPU that has those versions"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext.errors import RuntimeNotSupportedError
-from keras_tpu_ext.machine.versions import NEWEST_TESTED, find_versions, tested_versions_advice
+from keras_tpu_ext.machine.versions import NEWEST_TESTED, find_versions, how_to_get_tested_versions
 
 _PACKAGE = "keras_tpu_ext."
 
@@ -93,7 +93,7 @@ def _gone(name: str) -> RuntimeNotSupportedError:
     return RuntimeNotSupportedError(
         f"`{name}` is gone, a private name that keras_tpu_ext uses. Installed: {_listed(installed)}. This release "
         f"was tested up to {_listed(NEWEST_TESTED)}. Upgrade this package, or "
-        f"{tested_versions_advice(versions)}"
+        f"{how_to_get_tested_versions(versions)}"
     )
 
 

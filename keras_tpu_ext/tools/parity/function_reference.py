@@ -108,8 +108,9 @@ def parse_reference(reference: str) -> FunctionReference:
         raise ArgumentError(f"A function is named by its module and its name; got {reference!r}. {_WRITE}")
     try:
         imported = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+    except Exception as error:  # a user's file may raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module}.".startswith(f"{missing}."):
             raise ParityCheckError(f"{named} cannot be imported: {error_line(error)}") from error
         near = difflib.get_close_matches(module, [path.stem for path in pathlib.Path().glob("*.py")], n=1)
         write = f"Write {near[0]}:{function}, or another module:function." if near else _WRITE
@@ -117,8 +118,6 @@ def parse_reference(reference: str) -> FunctionReference:
             f"There is no module {named!r} in this folder or installed. {write} The command looks in the folder "
             "that it is called in."
         ) from error
-    except Exception as error:  # a user's file may raise anything
-        raise ParityCheckError(f"{named} cannot be imported: {error_line(error)}") from error
     if not callable(getattr(imported, function, None)):
         public = [name for name, value in vars(imported).items() if callable(value) and not name.startswith("_")]
         known = f" It has {', '.join(sorted(public)[:8])}." if public else ""
