@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_tpu_ext import _runtime, data
-from keras_tpu_ext.callbacks.run_report import RunReport, run_report
-from keras_tpu_ext.doctor import DoctorReport, doctor
+from keras_tpu_ext.callbacks.run_report import run_report
+from keras_tpu_ext.doctor import doctor
 from keras_tpu_ext.errors import ArgumentError, KteError, NothingMeasuredError
 from keras_tpu_ext.output.figure import new_figure
 from keras_tpu_ext.parity import ParityReport, check_parity
 from keras_tpu_ext.plan import PlanReport, plan
 from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight._batch import batch_spec
-from keras_tpu_ext.resume.report import ResumeReport, resume_report
+from keras_tpu_ext.resume.report import resume_report
 from keras_tpu_ext.resume.storage import folder_of
 from keras_tpu_ext.tools.migrate import MigrationReport, migrate
 from keras_tpu_ext.tools.parity.batches import synthetic_batch
@@ -121,10 +121,6 @@ def _parity_report(options: argparse.Namespace) -> ParityReport:
     )
 
 
-def _doctor_report(options: argparse.Namespace) -> DoctorReport:
-    return doctor(paths=options.paths, start=options.start)
-
-
 def _builder(options: argparse.Namespace, batches: list[Any]) -> Callable[[], Any]:
     """Return a function that makes the model; the batch that comes with it, or `None`, goes to `batches`."""
     function = parse_reference(options.function)
@@ -192,14 +188,6 @@ def _advise_report(options: argparse.Namespace) -> data.Advice:
     return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
 
 
-def _resume_report(options: argparse.Namespace) -> ResumeReport:
-    return resume_report(options.directory)
-
-
-def _run_report(options: argparse.Namespace) -> RunReport:
-    return run_report(options.directory)
-
-
 def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
     return data.write_tfrecords(
         options.source,
@@ -223,15 +211,12 @@ def _migrate_report(options: argparse.Namespace) -> MigrationReport:
 
 _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "parity": _parity_report,
-    "doctor": _doctor_report,
+    "doctor": lambda options: doctor(paths=options.paths, start=options.start),
     "preflight": _preflight_report,
     "plan": _plan_report,
     "advise": _advise_report,
-    "resume": _resume_report,
-    "report": _run_report,
+    "resume": lambda options: resume_report(options.directory),
+    "report": lambda options: run_report(options.directory),
     "tfrecords": _tfrecords_report,
     "migrate": _migrate_report,
 }
-
-if __name__ == "__main__":
-    sys.exit(main())
