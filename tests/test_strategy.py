@@ -24,6 +24,7 @@ from keras_tpu_ext.errors import (
     ScopeError,
     TpuUnusableError,
 )
+from keras_tpu_ext.output.announce import _print_once
 from kind_of_keras import IS_KERAS2
 from sources import regression
 
@@ -329,7 +330,7 @@ def test_options_are_keywords():
 
 def test_where_nobody_has_set_up_logging_the_choice_is_printed_once(capsys, monkeypatch):
     logger = logging.getLogger("keras_tpu_ext")
-    kte.strategy._print_once.cache_clear()
+    _print_once.cache_clear()
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
     logger.manager._clear_cache()
     scopes = [kte.strategy_scope(replicas=8) for _ in range(2)]
@@ -338,7 +339,7 @@ def test_where_nobody_has_set_up_logging_the_choice_is_printed_once(capsys, monk
 
 
 def test_who_wants_no_such_line_says_so_to_the_logger(capsys):
-    kte.strategy._print_once.cache_clear()
+    _print_once.cache_clear()
     logger = logging.getLogger("keras_tpu_ext")
     logger.setLevel(logging.WARNING)
     try:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
+from keras_tpu_ext._runtime.common.compiles import CacheUse
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
@@ -43,7 +44,7 @@ class Recompilations(FitObserver):
 
     Puts `recompilations/count` and `recompilations/seconds`, both since the `fit` began, into `logs` at the end of an
     epoch. On JAX the seconds are those of tracing, lowering and compiling in the thread of `fit`, as JAX measures
-    them; reading a program from a compilation cache counts, too. On TensorFlow they are the time of the execution
+    them; reading a program from a compilation cache counts, too, and the report has the hits and misses. On TensorFlow they are the time of the execution
     that traced beyond the median of the others: TensorFlow measures only tracing, so until there are others, the
     seconds are those of tracing.
 
@@ -109,7 +110,7 @@ class Recompilations(FitObserver):
                 "There is nothing to report yet: no step has run. Write: model.fit(..., callbacks=[recompilations]), "
                 "then recompilations.report()"
             )
-        return RecompilationsReport(tuple(self._compilation(found) for found in self._found))
+        return RecompilationsReport(tuple(self._compilation(found) for found in self._found), *self._cache)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset, but for what the steps of this model were compiled for."""
@@ -124,7 +125,7 @@ class Recompilations(FitObserver):
             step.runs, step.times = 0, deque(maxlen=_MOST_TIMES)
         self._watch = _runtime.probes.watch_compiles()
         self._found, self._untold, self._told = [], [], 0
-        self._epoch, self._is_fitting = 0, True
+        self._cache, self._epoch, self._is_fitting = CacheUse(), 0, True
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop."""
@@ -134,6 +135,7 @@ class Recompilations(FitObserver):
         """Restore the functions of the model."""
         for step in self._steps.values():
             step.interception.undo()
+        self._cache = self._watch.cache
         self._is_fitting = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
