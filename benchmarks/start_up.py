@@ -2,8 +2,8 @@
 
     KERAS_BACKEND=jax python benchmarks/start_up.py [--pairs 5] [--replicas 8] [--model resnet50]
 
-Each turn is a fresh process: it imports, makes a model, and trains and evaluates a batch. "cold" finds an empty folder
-and "warm" what a process before has left; they take turns. The ratio is warm / cold. The last line is JSON.
+Each turn is a fresh process: it imports, makes a model, and trains and evaluates a batch. "cold" finds an empty
+folder and "warm" what a process before has left; they take turns. The ratio is warm / cold. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = _REPORTS[options.command](options)
     except (KteError, OSError) as error:
-        print(f"keras-tpu-ext {options.command}: {_message(error, options)}", file=sys.stderr)
+        code = f" [{error.code}]" if isinstance(error, KteError) else ""
+        print(f"keras-tpu-ext {options.command}: {_message(error, options)}{code}", file=sys.stderr)
         return 2
     finally:
         sys.path.remove(os.getcwd())

@@ -156,7 +156,7 @@ def test_an_error_names_the_flags_of_the_command(folder, capsys, monkeypatch):
     monkeypatch.setattr(cli, "check_function", check)
     assert cli.main(["parity", "cli_models:with_batch"]) == 2
     text = "Give it more time, --timeout 1200.0, or --tolerance 1e-3, or a size=3."
-    assert capsys.readouterr().err == f"keras-tpu-ext parity: {text}\n"
+    assert capsys.readouterr().err == f"keras-tpu-ext parity: {text} [KTE014]\n"
 
 
 def test_what_cannot_be_written_is_one_line(folder, asked, capsys, monkeypatch):

@@ -19,7 +19,7 @@ from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_bat
 from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import NothingMeasuredError, RecompilationError
+from keras_tpu_ext.errors import KteWarning, NothingMeasuredError, RecompilationError
 
 _COUNT, _SECONDS = "recompilations/count", "recompilations/seconds"
 _MOST_WARNINGS = 5  # in a `fit`
@@ -43,16 +43,13 @@ class Recompilations(FitObserver):
     compiled anew because `compile` was called before this `fit` is no recompilation.
 
     Puts `recompilations/count` and `recompilations/seconds`, both since the `fit` began, into `logs` at the end of an
-    epoch. On JAX the seconds are those of tracing, lowering and compiling in the thread of `fit`, as JAX measures
-    them; reading a program from a compilation cache counts, too, and the report has the hits and misses. On TensorFlow they are the time of the execution
-    that traced beyond the median of the others: TensorFlow measures only tracing, so until there are others, the
-    seconds are those of tracing.
+    epoch. On JAX the seconds are those of tracing, lowering and compiling in the thread of `fit`, or of reading a
+    program from a cache; the report has the cache's hits and misses. On TensorFlow they are the time of the execution
+    that traced beyond the median of the others; until there are others, only the time of tracing.
 
-    Some steps are not compiled again when batches change: in a scope on JAX, a short batch is padded; on TensorFlow
-    without XLA, one graph takes any number of rows, unless the dataset fixes them. With `jit_compile=True` XLA
-    compiles such a graph for each shape, and TensorFlow tells nobody. A short last batch is then found by the number
-    of examples in the epoch, which is read at its end, and by the time of its execution; **any other change of shape
-    is not found there**. If several processes train together, all of them need the callback. Unchecked on a TPU.
+    With `jit_compile=True` TensorFlow compiles a graph for each shape, and tells nobody. A short last batch is then
+    found by the number of examples in the epoch, and by the time of its execution; **any other change of shape is not
+    found there**. If several processes train together, all of them need the callback. Unchecked on a TPU.
 
     Args:
         on_recompile: `"warn"` (default) gives a warning for each of the first five in a `fit`; `"raise"` ends the
@@ -231,7 +228,7 @@ class Recompilations(FitObserver):
                 raise RecompilationError(text)
             self._told += 1
             if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
-                warnings.warn(text, stacklevel=3)
+                warnings.warn(text, KteWarning, stacklevel=3)
 
 
 class _Found(NamedTuple):
