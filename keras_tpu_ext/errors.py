@@ -9,18 +9,15 @@ class _Coded:
     """An error or warning with a code, for `keras-tpu-ext explain`."""
 
     args: tuple[object, ...]
-    _code: str  # of the class; a message that is explained has one of its own
 
     @property
     def code(self) -> str:
         """The code, such as `"KTE402"`: `keras-tpu-ext explain KTE402` says more."""
-        return code_of(" ".join(map(str, self.args))) or self._code
+        return code_of([one.__name__ for one in type(self).__mro__], " ".join(map(str, self.args)))
 
 
 class KteError(_Coded, Exception):
     """Base class of every error that `keras_tpu_ext` raises on purpose."""
-
-    _code = "KTE001"
 
     def __new__(cls, *args: object) -> KteError:
         """Add the code below the traceback, from Python 3.11 on."""
@@ -33,97 +30,65 @@ class KteError(_Coded, Exception):
 class RuntimeNotSupportedError(KteError, ImportError):
     """This release cannot run, or cannot do what was asked, with the Keras of this process."""
 
-    _code = "KTE002"
-
 
 class NotForThisKerasError(RuntimeNotSupportedError):
     """Something exists only for another Keras than that of this process."""
-
-    _code = "KTE003"
 
 
 class HardwareNotFoundError(KteError, RuntimeError):
     """The requested hardware is not there, or cannot be used."""
 
-    _code = "KTE004"
-
 
 class TpuUnusableError(HardwareNotFoundError):
     """A TPU is there, but this process cannot use it; the message says why and what to do."""
-
-    _code = "KTE005"
 
 
 class ScopeError(KteError, RuntimeError):
     """A strategy scope was opened too late, twice in different ways, or left out."""
 
-    _code = "KTE006"
-
 
 class ClusterError(KteError, RuntimeError):
     """The processes that train together did not connect, or one of them was lost."""
-
-    _code = "KTE007"
 
 
 class ArgumentError(KteError, ValueError):
     """An argument is invalid."""
 
-    _code = "KTE008"
-
 
 class MissingExtraError(KteError, ImportError):
     """Something needs an optional package that is not installed."""
-
-    _code = "KTE009"
 
 
 class NothingMeasuredError(KteError, RuntimeError):
     """A result was requested before there was anything to compute it from."""
 
-    _code = "KTE010"
-
 
 class RecompilationError(KteError, RuntimeError):
     """A step was compiled again in a `fit` in which it must not be; the message says why."""
-
-    _code = "KTE011"
 
 
 class DeviceMemoryError(KteError, RuntimeError):
     """The memory of a device is full, or fills up with arrays that something keeps."""
 
-    _code = "KTE012"
-
 
 class NotFiniteError(KteError, FloatingPointError):
     """A loss or a weight is NaN or infinite; the message has the step, and the layer if it is known."""
-
-    _code = "KTE013"
 
 
 class ParityCheckError(KteError, RuntimeError):
     """A parity check could not be carried out: one of its processes failed, or took too long."""
 
-    _code = "KTE014"
-
 
 class PreflightError(KteError, RuntimeError):
     """A preflight could not be carried out: the compiler was missing, crashed, or took too long."""
-
-    _code = "KTE015"
 
 
 class CheckpointError(KteError, RuntimeError):
     """A checkpoint is damaged, belongs to another model, or cannot be written."""
 
-    _code = "KTE016"
-
 
 class KteWarning(_Coded, UserWarning):
     """Base class of every warning that `keras_tpu_ext` gives."""
-
-    _code = "KTE018"
 
     def __str__(self) -> str:
         return f"{super().__str__()} [{self.code}]"
@@ -132,46 +97,30 @@ class KteWarning(_Coded, UserWarning):
 class HardwareUnusableWarning(KteWarning):
     """A TPU is there but cannot be used; the message says why and what to do."""
 
-    _code = "KTE019"
-
 
 class AddonsWarning(KteWarning):
     """TensorFlow Addons is used with a TensorFlow that it was not made for."""
-
-    _code = "KTE020"
 
 
 class CustomStepWarning(KteWarning):
     """A custom step is no faster on replicas than on one device, or computes something else there."""
 
-    _code = "KTE021"
-
 
 class MixedExamplesWarning(KteWarning):
     """A model combines the examples of a batch, and is no faster on replicas than on one device."""
-
-    _code = "KTE022"
 
 
 class LayoutWarning(KteWarning):
     """A sharded model has a layout that is likely a mistake, such as a large weight on every device."""
 
-    _code = "KTE023"
-
 
 class FromLogitsWarning(KteWarning):
     """A loss that expects logits gets probabilities, so the model may hardly learn."""
-
-    _code = "KTE024"
 
 
 class ResumeWarning(KteWarning):
     """A training resumes after an interruption, and something differs from a training without one."""
 
-    _code = "KTE025"
-
 
 class UntestedVersionWarning(KteWarning):
     """A framework is newer than what this release was tested with."""
-
-    _code = "KTE026"

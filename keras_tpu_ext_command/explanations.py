@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +33,19 @@ def _messages(text: str) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(".*".join(map(re.escape, quote.split("..."))), re.DOTALL) for quote in quotes)
 
 
-def code_of(message: str) -> str | None:
-    """Return the code of the explanation that quotes a message, if one does."""
+def code_of(classes: Sequence[str], message: str) -> str:
+    """Return the code of the section that quotes a message, else that of the first of its classes that has one.
+
+    Args:
+        classes: Names of an error's class and its bases, in this order.
+        message: What the error says.
+    """
     for code, one in explanations().items():
         if any(pattern.search(message) for pattern in one.messages):
             return code
-    return None
+    return next(
+        code for name in classes for code, one in explanations().items() if one.text.startswith(f"`{name}`. ")
+    )
 
 
 def explain(code: str | None) -> tuple[str, int]:

@@ -16,8 +16,6 @@ class OutOfReachError(KteError, NotImplementedError, TypeError):
     asking the dispatcher for the outer function.
     """
 
-    _code = "KTE017"
-
 
 def out_of_reach(*, what: str, why: str, write: str, page: str = "docs/dropin.md") -> OutOfReachError:
     """Return the error for `what`.
