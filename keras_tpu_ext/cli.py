@@ -70,7 +70,8 @@ def run(options: argparse.Namespace) -> int:
         if not is_told and sys.flags.dev_mode:
             raise
         text = str(error).splitlines()[0] if is_told else f"{error_line(error)}. PYTHONDEVMODE=1 shows the traceback."
-        print(f"keras-tpu-ext {options.command}: {in_flags(text, options)}", file=sys.stderr)
+        code = f" [{error.code}]" if isinstance(error, KteError) else ""
+        print(f"keras-tpu-ext {options.command}: {in_flags(text, options)}{code}", file=sys.stderr)
         return 2
     finally:
         sys.path[:] = path

@@ -52,6 +52,8 @@ jax/attention.py
     the kernel for a TPU needs to know what the mask means
   call: keras.layers.GroupQueryAttention._compute_attention_mask, _compute_attention:
     the kernel for a TPU needs to know what the mask means
+jax/compiles.py
+  process: jax._src.compilation_cache.get_file_cache: programs are read from a folder, in which half of one is none
 jax/interleave.py
   call: keras.src.backend.numpy.stack: a TPU is slow to move numbers between lanes
 jax/traced_devices.py

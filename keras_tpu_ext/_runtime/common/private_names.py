@@ -74,6 +74,7 @@ Trainer. _call_has_training_arg _distribute_strategy
 """)
 
 KERAS3_JAX = _names("""
+jax._src.compilation_cache: get_file_cache
 jax._src.distributed:global_state. client process_id
 jax._src.interpreters.mlir: module_to_bytecode
 jax._src.source_info_util: summarize

@@ -210,6 +210,16 @@ class Devices(Protocol):
     def abstract_strategy(self, devices: int) -> OpenedStrategy:
         """Return a strategy for lowering steps, over `devices` devices that need not exist."""
 
+    def compile_cache_dir(self) -> str | None:
+        """Return the folder of the framework's cache of compiled programs, if it has one.
+
+        Raises:
+            RuntimeNotSupportedError: If the framework keeps no compiled programs.
+        """
+
+    def use_compile_cache(self, path: str, cache: Any) -> None:
+        """Ask `cache`, by `get(key)` and `put(key, program)`, for the compiled programs in the folder `path`."""
+
     def shard(
         self,
         opened: OpenedStrategy,
