@@ -1,4 +1,4 @@
-"""The kernels of the Kaggle kit: their difference from stock code is what docs/kaggle.md says."""
+"""The kernels of the Kaggle kit: their difference from stock code is what docs/tpus.md says."""
 
 import importlib.util
 import json
@@ -19,7 +19,7 @@ def code_of(notebook):
 
 
 def test_without_the_lines_of_the_page_the_flowers_kernel_is_stock_code():
-    page = (ROOT / "docs" / "kaggle.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tpus.md").read_text(encoding="utf-8")
     code = "\n".join(code_of("kaggle_flowers.ipynb")[1:]) + "\n"  # the first cell installs the wheel
     for diff in re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         lines = [(line[:1] or " ", line[1:]) for line in diff.splitlines()]
