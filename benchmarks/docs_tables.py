@@ -16,11 +16,12 @@ import json
 import re
 import runpy
 import sys
-import tomllib
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 2**30
@@ -115,11 +116,11 @@ def install() -> Iterator[str]:
     if _on_pypi():
         yield from ("```shell", "pip install --no-deps keras-tpu-ext", "```")
         yield ""
-        yield "`--no-deps` leaves the Keras and the JAX or TensorFlow that you have alone."
+        yield "`--no-deps` leaves your Keras and JAX or TensorFlow alone."
     else:
         yield from ("```shell", "pip install --no-deps .", "```")
         yield ""
-        yield "In a checkout: it is not on PyPI yet. `--no-deps` leaves the Keras and the JAX or TensorFlow that you have alone."
+        yield "In a checkout: it is not on PyPI yet. `--no-deps` leaves your Keras and JAX or TensorFlow alone."
 
 
 def install_with() -> Iterator[str]:

@@ -20,7 +20,10 @@ pytestmark = [
 
 CHANGES = {
     "as printed": ("", ""),
-    "as a TPUModel": ("    loss =", "    model.build((None, 28, 28)); model = kte.TPUModel.from_model(model)\n    loss ="),
+    "as a TPUModel": (
+        "    loss =",
+        "    model.build((None, 28, 28)); model = kte.TPUModel.from_model(model)\n    loss =",
+    ),
     "on three replicas": ("replicas=8", "replicas=3"),
 }
 

@@ -1,7 +1,7 @@
 """Runs a notebook in place: `python kaggle_execute.py NOTEBOOK FOLDER`, with FOLDER as its working directory.
 
-It prints a line for each cell of code that has ended. There is no limit on the time of a cell: how long one takes is a
-matter of the machine. Kernel and client talk through files, since there may be no network at all.
+It prints a line for each cell of code that has ended. There is no limit on the time of a cell: how long one takes is
+the machine's. Kernel and client talk through files, since there may be no network at all.
 """
 
 import os
