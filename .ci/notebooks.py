@@ -3,9 +3,9 @@
     python .ci/notebooks.py            # exits with 1 where outputs are old
     python .ci/notebooks.py --stamp    # after `make notebooks` has run them: keeps what they were made with
 
-A notebook's metadata keep a digest of its code, one of what draws its pictures, and the words of this package that are
-to be read in its outputs: names of keys, sentences of reports. Outputs are old when its code or what draws is another
-one, or when the package no longer has one of these words. That a report has a new line is not seen.
+A notebook's metadata keep a digest of its code, one of what draws its pictures, and the words of this package that
+are to be read in its outputs: names of keys, sentences of reports. Outputs are old when its code or what draws is
+another one, or when the package no longer has one of these words. That a report has a new line is not seen.
 """
 
 from __future__ import annotations
