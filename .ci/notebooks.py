@@ -79,6 +79,12 @@ def why_old(notebook: dict[str, Any]) -> str:
     return f"it shows {gone[0]!r}, which the package no longer says" if gone else ""
 
 
+def drop_logs(notebook: dict[str, Any]) -> None:
+    """Leave out what TensorFlow logs when it is imported: it is about the machine."""
+    for cell in (cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
+        cell["outputs"] = [out for out in cell["outputs"] if "] oneDNN custom" not in "".join(out.get("text", ""))]
+
+
 def main() -> int:
     """Check the notebooks, or stamp them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,6 +94,7 @@ def main() -> int:
     for file in sorted((ROOT / "examples").glob("*.ipynb")):
         notebook = json.loads(file.read_text(encoding="utf-8"))
         if options.stamp:
+            drop_logs(notebook)
             notebook["metadata"][KEY] = made_with(notebook)
             file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         elif reason := why_old(notebook):
