@@ -2,8 +2,8 @@
 
     python benchmarks/pictures.py [distance] [batch] [epochs] [run] [preflight]
 
-The page of a run is docs/_static/report.png, which `chromium` makes. `preflight`, which is not drawn unasked, needs the
-TPU compiler.
+The page of a run is docs/_static/report.png, which `chromium` makes. `preflight` is drawn only if it is named:
+it needs the TPU compiler.
 """
 
 from __future__ import annotations
