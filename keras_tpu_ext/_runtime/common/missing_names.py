@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import re
-import traceback
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 from keras_tpu_ext.machine.versions import NEWEST_TESTED, find_versions, install_tested_command
 
-_PACKAGE = "keras_tpu_ext."
+_RUNTIME = "keras_tpu_ext._runtime."
+_OWN = {"_kte", "global_mean", "minimize"}  # what a model gets that Keras's has not
 
 
 def private(path: str) -> Any:
@@ -40,35 +36,12 @@ def override(thing: object, name: str, value: object) -> None:
 
 
 def check_overrides(cls: type) -> None:
-    """Check that Keras still has the private methods of a model that this package overrides in `cls`."""
-    ours = [vars(base) for base in cls.__mro__ if base.__module__.startswith(_PACKAGE)]
-    theirs = [vars(base) for base in cls.__mro__ if not base.__module__.startswith(_PACKAGE)]
-    for path in private_names.EVERY:
-        owner, _, name = path.split(":")[-1].rpartition(".")
-        overrides = owner in ("Trainer", "Model") and any(name in members for members in ours)
-        if overrides and not any(name in members for members in theirs):
-            raise _gone(path)
-
-
-@contextlib.contextmanager
-def explain_missing_names() -> Iterator[None]:
-    """Say what to install if the block fails because a private name is gone from the installed version."""
-    try:
-        yield
-    except AttributeError as error:  # `private` handles what cannot be imported
-        name = missing_name(error)
-        if name is None:
-            raise
-        raise _gone(name) from error
-
-
-def missing_name(error: AttributeError) -> str | None:
-    """Return the name in the table that this package did not find; `None` if the error is about another one."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    is_ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith(_PACKAGE)
-    if not is_ours or not (error.name or "").startswith("_"):  # the user's objects may lack a `get`
-        return None
-    return next((path for path in private_names.EVERY if re.split("[.:]", path)[-1] == error.name), None)
+    """Check that Keras still has each method of a model that a mixin of this package overrides in `cls`."""
+    ours = {name for base in cls.__mro__ if base.__module__.startswith(_RUNTIME) for name in vars(base)}
+    theirs = {name for base in cls.__mro__ if not base.__module__.startswith(_RUNTIME) for name in vars(base)}
+    for name in sorted(ours - theirs - _OWN):
+        if not name.startswith("__"):
+            raise _gone(f"Model.{name}")
 
 
 class _Missing:

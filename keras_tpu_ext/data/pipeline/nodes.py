@@ -13,18 +13,31 @@ Node: TypeAlias = tf.data.Dataset
 _MODULE = "tensorflow.python.data.ops."
 
 MAP, PARALLEL_MAP = "map_op._MapDataset", "map_op._ParallelMapDataset"
-BATCH, PARALLEL_BATCH = "batch_op._BatchDataset", "batch_op._ParallelBatchDataset"
 FLAT_MAP, INTERLEAVE = "flat_map_op._FlatMapDataset", "interleave_op._InterleaveDataset"
-PADDED_BATCH, SHUFFLE = "padded_batch_op._PaddedBatchDataset", "shuffle_op._ShuffleDataset"
-CACHE, PREFETCH, OPTIONS = "cache_op.CacheDataset", "prefetch_op._PrefetchDataset", "dataset_ops._OptionsDataset"
-REPEAT, TAKE, SKIP = "repeat_op._RepeatDataset", "take_op._TakeDataset", "skip_op._SkipDataset"
+SHUFFLE = "shuffle_op._ShuffleDataset"
+CACHE, PREFETCH = "cache_op.CacheDataset", "prefetch_op._PrefetchDataset"
 SLICES, TENSORS = "from_tensor_slices_op._TensorSliceDataset", "from_tensors_op._TensorDataset"
-ANY_BATCH = frozenset({BATCH, PARALLEL_BATCH, PADDED_BATCH})
+ANY_BATCH = frozenset(
+    {"batch_op._BatchDataset", "batch_op._ParallelBatchDataset", "padded_batch_op._PaddedBatchDataset"}
+)
 
 # Methods whose effect on the size of elements is known.
 _KNOWN = frozenset(
-    """map filter flat_map interleave batch padded_batch unbatch window shuffle cache prefetch repeat take take_while
-    skip shard options zip concatenate""".split()
+    (
+        *(
+            "map",
+            "filter",
+            "flat_map",
+            "interleave",
+            "batch",
+            "padded_batch",
+            "unbatch",
+            "window",
+            "shuffle",
+            "cache",
+        ),
+        *("prefetch", "repeat", "take", "take_while", "skip", "shard", "options", "zip", "concatenate"),
+    )
 )
 
 
