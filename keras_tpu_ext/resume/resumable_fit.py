@@ -64,7 +64,7 @@ class ResumableFit:
         self._folder = folder
         self._restarts_epoch = restarts_epoch
         self._say = say
-        self._lock = FolderLock(folder.folder, say)
+        self._lock = FolderLock(folder.folder)
         self._saver = Saver(folder, self._lock)
         self._saver.wait_for_others()
         self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)

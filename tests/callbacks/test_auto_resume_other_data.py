@@ -303,7 +303,7 @@ def test_a_least_improvement_is_that_of_before(mode, tmp_path):
 
 
 def test_a_second_training_in_the_folder_is_refused(tmp_path):
-    first = FolderLock(folder_of(str(tmp_path)), print)
+    first = FolderLock(folder_of(str(tmp_path)))
     first.acquire()
     who = rf"process {os.getpid()} on .+, since \d{{4}}-.+"
     with pytest.raises(CheckpointError, match=rf"cannot write into .*: {who} does so\. Two trainings cannot share"):

@@ -22,22 +22,9 @@ ANY_BATCH = frozenset(
 )
 
 # Methods whose effect on the size of elements is known.
-_KNOWN = frozenset(
-    (
-        *(
-            "map",
-            "filter",
-            "flat_map",
-            "interleave",
-            "batch",
-            "padded_batch",
-            "unbatch",
-            "window",
-            "shuffle",
-            "cache",
-        ),
-        *("prefetch", "repeat", "take", "take_while", "skip", "shard", "options", "zip", "concatenate"),
-    )
+_KNOWN = re.compile(
+    "map|filter|flat_map|interleave|batch|padded_batch|unbatch|window|shuffle|cache|prefetch|repeat|take|take_while|"
+    "skip|shard|options|zip|concatenate"
 )
 
 
@@ -55,7 +42,7 @@ def method_name(node: Node) -> str:
 
 def is_known(node: Node) -> bool:
     """Return whether it is known what a transformation does to the size of elements."""
-    return bool(class_name(node)) and method_name(node) in _KNOWN
+    return bool(class_name(node)) and _KNOWN.fullmatch(method_name(node)) is not None
 
 
 def inputs_of(node: Node) -> list[Node]:
