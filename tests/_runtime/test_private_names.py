@@ -101,6 +101,7 @@ def test_the_tested_versions_are_those_of_the_environments():
     assert {(names.get(package, package), version) for package, version in versions.NEWEST_TESTED.items()} <= pinned
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
 @once
 def test_what_users_see_when_a_private_name_is_gone():
     gone = missing_names.private("keras.src.trainers:Gone")
@@ -115,6 +116,7 @@ def test_what_users_see_when_a_private_name_is_gone():
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
 @once
 def test_an_override_of_what_keras_has_no_more_is_told(monkeypatch):
     import keras

@@ -31,7 +31,7 @@ def private(path: str) -> Any:
 def override(thing: object, name: str, value: object) -> None:
     """Set a private attribute that Keras reads."""
     if not hasattr(thing, name):
-        raise _gone(f"{type(thing).__name__}.{name}")
+        raise gone(f"{type(thing).__name__}.{name}")
     setattr(thing, name, value)
 
 
@@ -41,7 +41,7 @@ def check_overrides(cls: type) -> None:
     theirs = {name for base in cls.__mro__ if not base.__module__.startswith(_RUNTIME) for name in vars(base)}
     for name in sorted(ours - theirs - _OWN):
         if not name.startswith("__"):
-            raise _gone(f"Model.{name}")
+            raise gone(f"Model.{name}")
 
 
 class _Missing:
@@ -51,7 +51,7 @@ class _Missing:
         self.__dict__.update(path=path, error=error)
 
     def _raise(self, *args: object, **kwargs: object) -> NoReturn:
-        raise _gone(self.__dict__["path"]) from self.__dict__["error"]
+        raise gone(self.__dict__["path"]) from self.__dict__["error"]
 
     __call__ = __getattr__ = __setattr__ = __getitem__ = __setitem__ = __contains__ = __iter__ = _raise
     __instancecheck__ = __subclasscheck__ = __eq__ = __hash__ = _raise
@@ -60,7 +60,8 @@ class _Missing:
         return (type("_Missing", (), {"__new__": self._raise, "__getattr__": self._raise}),)
 
 
-def _gone(name: str) -> RuntimeNotSupportedError:
+def gone(name: str) -> RuntimeNotSupportedError:
+    """Return the error for a private name that is gone, which says what to install."""
     versions = find_versions()
     installed = {package: version for package in NEWEST_TESTED if (version := getattr(versions, package))}
     return RuntimeNotSupportedError(
