@@ -199,14 +199,16 @@ class ResumableFit:
             self._states_of_data.note_attributes()
         self._before_epoch += self._steps.batches
         self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
-        if self._saved is not None:
+        is_saved = self._saved is not None
+        if is_saved:
             self._resume()
         elif is_first and self._history is not None:
             self._restore_history()
         self._is_first_batch = True
         self._data.begin_epoch(self._before_epoch + self._batch)
         self._schedule.begin_epoch()
-        self._save_if_due(is_epoch=not is_first)
+        if not is_saved:
+            self._save_if_due(is_epoch=not is_first)
 
     def begin_validation(self) -> None:
         """Note when Keras begins to validate."""

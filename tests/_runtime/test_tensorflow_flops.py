@@ -42,7 +42,31 @@ def test_of_branches_the_costlier_one_counts():
     assert flops(lambda i: tf.switch_case(i, branches), tf.TensorSpec([], tf.int32)) == 0
 
 
-def test_a_loop_with_products_is_told():
+def test_loops_of_known_length():
+    def five(x):
+        return tf.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, product(x)), (0, x))[1]
+
+    assert flops(five, ROW) == 5 * 36
+    assert flops(tf.function(five), ROW) == 5 * 36
+
+    def at_most_four(x):
+        return tf.while_loop(lambda x: x[0, 0] > 0, lambda x: (product(x),), (x,), maximum_iterations=4)[0]
+
+    assert flops(at_most_four, ROW) == 4 * 36
+
+
+def test_a_gradient_of_a_loop():
+    weights = tf.Variable(tf.ones([3, 3]))
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            _, y = tf.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, tf.matmul(x, weights)), (0, x))
+        return tape.gradient(y, weights)
+
+    assert flops(gradient, ROW) == 3 * 5 * 36
+
+
+def test_a_loop_of_unknown_length_is_told():
     def loop(x):
         return tf.while_loop(lambda x: x[0, 0] > 0, lambda x: (product(x),), (x,))[0]
 
