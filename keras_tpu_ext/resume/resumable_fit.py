@@ -207,8 +207,7 @@ class ResumableFit:
         self._is_first_batch = True
         self._data.begin_epoch(self._before_epoch + self._batch)
         self._schedule.begin_epoch()
-        if not is_saved:
-            self._save_if_due(is_epoch=not is_first)
+        self._save_if_due(is_epoch=not is_first, is_saved=is_saved)
 
     def begin_validation(self) -> None:
         """Note when Keras begins to validate."""
@@ -268,10 +267,10 @@ class ResumableFit:
         """Return the logs of the last epoch that has ended."""
         return {name: values[-1] for name, values in self._model.history.history.items() if values}
 
-    def _save_if_due(self, *, is_epoch: bool = False) -> None:
+    def _save_if_due(self, *, is_epoch: bool = False, is_saved: bool = False) -> None:
         why = self._schedule.leaves()
         leaves = bool(why)
-        is_due = leaves or self._schedule.is_due(is_epoch=is_epoch)
+        is_due = leaves or (not is_saved and self._schedule.is_due(is_epoch=is_epoch))
         if self._processes > 1:
             is_due = is_due and self._is_chief
             leaves, is_due = self._schedule.agree(self._gather, leaves=leaves, is_due=is_due)
