@@ -185,8 +185,7 @@ def _advise_report(options: argparse.Namespace) -> data.Advice:
     if not hasattr(dataset, "element_spec"):
         got = type(dataset).__name__
         raise ArgumentError(f"{options.function} must return a tf.data.Dataset; it returned {got}.")
-    measure = not options.no_measure
-    return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
+    return data.advise(dataset, replicas=options.replicas, tpu=options.tpu)
 
 
 def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:

@@ -166,8 +166,6 @@ def _add_advise(command: argparse.ArgumentParser) -> None:
     _add_function(command, "a function that returns a tf.data.Dataset")
     command.add_argument("--replicas", type=_integer(1), default=1, help="number of replicas (default: 1)")
     command.add_argument("--tpu", default="auto", help="the TPU that it is for, such as grpc://10.0.0.2:8470")
-    command.add_argument("--seconds", type=_number(), default=10.0, help="how long to measure in all (default: 10)")
-    command.add_argument("--no-measure", action="store_true", help="look only, and run nothing")
 
 
 def _add_resume(command: argparse.ArgumentParser) -> None:

@@ -312,6 +312,7 @@ dropin/out_of_reach.py
   process: tensorflow.python.ops.lookup_ops.StaticVocabularyTable.lookup: a table in a model
   process: tensorflow.python.ops.lookup_ops.MutableHashTable.lookup: a table in a model
   process: tensorflow.python.ops.lookup_ops.DenseHashTable.lookup: a table in a model
+  process: tensorflow.random.Generator.normal, truncated_normal, uniform, binomial: a generator in a model
   process: tensorflow.python.saved_model.function_deserialization.RestoredFunction.__call__: a SavedModel in a model
 """
 

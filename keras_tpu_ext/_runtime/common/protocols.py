@@ -503,10 +503,7 @@ class ResumableData(Protocol):
     not_exact: str
     read_again: int  # number of batches that were read again to return to the saved position
     seconds: float  # how long that took
-    # Called with each batch that an epoch reads, its number of rows and its index in the pass, in the thread that
-    # reads.
-    see: Callable[[Nest, int, int], None]
-    refusal: CheckpointError | None  # why `fit` cannot go on, after an error in that thread; else `None`
+    refusal: CheckpointError | None  # why `fit` cannot go on, after an error in the thread that reads; else `None`
 
     def refuse(self, error: CheckpointError) -> None:
         """Raise an error that ends `fit`, from whichever thread reads the batches."""
