@@ -2,8 +2,8 @@
 
     python benchmarks/same_programs.py FOLDER [--only NAME ...]
 
-FOLDER and the programs are those of benchmarks/programs.py, here on Keras 3 on JAX, on eight CPU devices. Each is run
-in a process of its own, in a scope. Every program that JAX's compiler gets for a step is compared, to the letter, with
+FOLDER and the programs are those of benchmarks/programs.py, on Keras 3 on JAX and eight CPU devices. Each is run
+in a process of its own, in a scope. Every program that the compiler gets for a step is compared, to the letter, with
 those that are lowered from the shapes of the model and of the batch; see tests/support/fit_programs.py.
 """
 
@@ -52,9 +52,9 @@ def compared(path: Path) -> dict[str, Any]:
     """Run a program; return how many of its programs are the same, and what is lowered instead of the others."""
     from unittest import mock
 
-    import fit_programs
     import jax
 
+    import fit_programs
     from keras_tpu_ext._runtime import devices
     from keras_tpu_ext._runtime.jax import lowering
     from keras_tpu_ext._runtime.jax.loop import CompiledLoop

@@ -70,7 +70,7 @@ def compiled_programs(device_kind):
 @contextlib.contextmanager
 def _on_tpu(device_kind):
     """Trace for a TPU, on which windows are open: where nothing is run, none would be."""
-    always = mock.patch.object(update.GradientAccumulator, "is_open", lambda accumulator: True)
+    always = mock.patch.object(update.GradientAccumulator, "is_open", return_value=True)
     with tracing_for_tpu(device_kind), always:
         yield
 
