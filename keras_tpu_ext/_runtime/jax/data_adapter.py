@@ -254,6 +254,8 @@ def with_jax_sparse(batch: Nest) -> Nest:
 
 
 def _with_rows(leaf: Any, rows: int) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
     return leaf if leaf.shape[0] == rows else _stacked([leaf], rows, 1)[0]
 
 
