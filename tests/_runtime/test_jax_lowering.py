@@ -128,7 +128,9 @@ def lowered(make, options, scope, device_kind, *batch):
     return probes.lower_programs(model, batch, opened, device_kind, num_batches=BATCHES, validation_batches=BATCHES)
 
 
-@pytest.mark.parametrize("rows", [len(X), len(X) - 5], ids=["even", "short"])
+@pytest.mark.parametrize(
+    "rows", [pytest.param(len(X), id="even", marks=pytest.mark.exhaustive), pytest.param(len(X) - 5, id="short")]
+)
 @pytest.mark.parametrize(
     ("case", "device_kind"),
     [
