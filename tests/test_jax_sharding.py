@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from fit_programs import text_of
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, LayoutWarning
 
@@ -169,8 +170,7 @@ def test_activations_are_split_along_the_batch_whatever_the_weights_suggest():
         with kte.strategy_scope(require="cpu"):
             model = network()
             model.compile("sgd", "mse")
-        lowered = _runtime.probes.lower_step(model, (x, y, None), opened, "TPU v5 lite")
-        return lowered.without_lines.decode()
+        return text_of(_runtime.probes.lower_step(model, (x, y), opened, "TPU v5 lite"))
 
     constraints = re.findall(r"sdy.sharding_constraint .*", program(mesh={"data": 4, "model": 2}))
     assert len(constraints) >= 2 * len(network().layers) - 2  # forward and backward

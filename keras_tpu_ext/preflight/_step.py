@@ -25,7 +25,7 @@ class Step:
     """A train step, and how to compile it."""
 
     model: Any  # the compiled model
-    spec: tuple[Any, Any, Any]  # specs of `x`, `y` and `sample_weight` of the global batch
+    spec: Any  # specs of the global batch, as `fit` gives it to a step
     target: Target  # the TPU slice
     opened: OpenedStrategy  # the strategy over its devices
     mesh: Mapping[str, int] | None  # size of each axis of the mesh, by its name; `None` if the model is not sharded

@@ -76,7 +76,9 @@ Trainer. _call_has_training_arg _distribute_strategy
 KERAS3_JAX = _names("""
 jax._src.compilation_cache: get_file_cache
 jax._src.distributed:global_state. client process_id
-jax._src.interpreters.mlir: module_to_bytecode
+jax._src.interpreters.mlir: make_ir_context module_to_bytecode
+jax._src.lib: tpu
+jax._src.lib.mlir: ir
 jax._src.source_info_util: summarize
 jax._src.xla_bridge: backends_are_initialized
 keras.layers:GroupQueryAttention. _compute_attention _compute_attention_mask _masked_softmax
