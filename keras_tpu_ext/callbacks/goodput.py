@@ -38,7 +38,7 @@ class Goodput(LedgerUser, Plotted):
     On JAX the host reads the batches, and waiting is timed as it happens. On TensorFlow the step reads its batch
     itself: once an epoch, up to 1 % of its executions run on batches that were taken ahead of their turn, and what
     other steps take beyond that is waiting. Epochs of fewer than a dozen executions are too short for it: the report
-    then says that waiting is part of training. How long the devices compute after a call is measured in two
+    then says that waiting is part of training. How long the devices compute after a call is measured in three
     executions of an epoch. On a TPU and a GPU this is unchecked.
 
     With `AutoResume` it goes on counting when a training is resumed. What was done after the last checkpoint is
