@@ -9,8 +9,8 @@ One model trains on data that is in memory: without callbacks, with each of ours
 TensorBoard callback (its defaults, and with a scalar every 20 batches) and with the TensorFlow Model Garden's
 TimeHistory (every 20 steps). It is measured in two ways.
 
-Steps: in one `fit` the callbacks take part in every other block of 50 steps and not in those between, where no hook is
-called and no execution intercepted. Each block with them is compared with the mean of the two around it. A shared
+Steps: in one `fit` the callbacks take part in every other block of 50 steps and not in those between, where no hook
+is called and no execution intercepted. Each block with them is compared with the mean of the two around it. A shared
 machine is not the same for a second, but nearly so for 150 ms. Printed is the median of these ratios with its 95 %
 confidence interval (of the bootstrap); "nothing" is such a `fit` without callbacks.
 

@@ -146,6 +146,7 @@ class FitLedger:
 
     def _begin_epoch(self) -> None:
         self.probes.begin_epoch(self.executions)
+        self.hooks.find_doing()
         self._start_epoch()
         self._buckets.open(IDLE)
 

@@ -131,12 +131,12 @@ def test_data_that_end_end_the_epoch():
 
 @pytest.mark.parametrize("kind", [HostReads, FakeExecution])
 def test_what_the_ledger_itself_takes_is_charged_too(kind):
-    fit = host_reads(host=0.0, device=0.0)
+    fit = host_reads(host=0.0, device=0.0, batches=300)
 
     def clock():
         fit.now += 0.01
         return fit.now
 
     fit.clock = clock
-    found = Loop(fit, kind).run(1, 90)
+    found = Loop(fit, kind).run(1, 290)
     assert sum(found.values()) == pytest.approx(fit.now, rel=0.01)
