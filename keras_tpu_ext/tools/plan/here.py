@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from keras_tpu_ext.tools.plan.report import Cost, Seconds
 
 _SECONDS = 8.0  # for which parts are run, the first one aside, in which all is compiled
 _PARTS = 4  # at least about so many, whose spread is the range
-_EXECUTIONS = 5  # of a part at least, if they are not slow: the ledger counts those after the third as steady
+_EXECUTIONS = 12  # of a part at least, if they are not slow: the ledger counts those after the third as steady
 _NO_END = 10**6  # epochs
 _DRIFT = 0.1  # of each bucket: a machine is not always as fast; chosen, not measured
 
@@ -133,7 +134,9 @@ def _costs(data: PlannedData, parts: list[dict[str, float]], compiled: float, ep
     advice = {**_ADVICE, INPUT: faster_input(data)}
     found = []
     for bucket, write in advice.items():
-        each = Seconds.of([one.get(bucket, 0.0) for one in parts[1:]])
+        measured = [one.get(bucket, 0.0) for one in parts[1:]]
+        # Not the mean: what disturbs a part that is ended early counts for all of its epoch.
+        each = Seconds(statistics.median(measured), min(measured), max(measured))
         how = f"{counted(epochs, 'epoch')} of {duration(each.middle)}, measured here"
         if bucket == TRAINING:
             how = f"{data.steps * epochs:,} steps of {duration(each.middle / data.steps)}, measured here"
