@@ -13,6 +13,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepCosts
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.machine.tpu_hosts import host_vcpus
@@ -142,12 +143,15 @@ def test_long_epochs_and_validations_are_ended_early(monkeypatch):
     assert 3 * steps * 0.005 < found.buckets["validation"] < 3 * steps * 0.03
 
 
-def part(seconds, epochs, cycles, **done):
+def part(seconds, epochs, cycles, *, probes=(), **done):
     made = here.Part(None, 100, 50, 1.0, time.perf_counter)
     made.epochs = epochs
     made._done.update(done)
     costs = StepCosts([Cycle(1, *each) for each in cycles])
-    made._ledger = types.SimpleNamespace(seconds=lambda: dict(seconds), costs=costs, compute_seconds=None)
+    found = types.SimpleNamespace(found=[ProbedInput(0.1, None, cost, ()) for cost in probes])
+    made._ledger = types.SimpleNamespace(
+        seconds=lambda: dict(seconds), costs=costs, compute_seconds=None, probes=found
+    )
     return made.of_epoch()
 
 
@@ -163,6 +167,10 @@ def test_what_is_left_of_an_epoch_counts_by_its_steady_steps():
     assert found["input"] == pytest.approx(7.0 + 80 * 0.1)
     assert found["idle"] == pytest.approx(80 * 0.001)
     assert found["validation"] == pytest.approx(5.0)
+
+
+def test_probes_of_the_input_are_no_part_of_it():
+    assert part({"input": 4.0}, 2, [], probes=(0.5, 1.5))["input"] == 1.0
 
 
 def test_without_steady_steps_it_counts_by_all():

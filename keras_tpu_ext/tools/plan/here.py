@@ -21,7 +21,7 @@ from keras_tpu_ext.tools.plan.report import Cost, Seconds
 
 _SECONDS = 8.0  # for which parts are run, the first one aside, in which all is compiled
 _PARTS = 4  # at least about so many, whose spread is the range
-_EXECUTIONS = 12  # of a part at least, if they are not slow: the ledger counts those after the third as steady
+_STEADY = 6  # executions of a part at least, and where they are slow three of any kind
 _NO_END = 10**6  # epochs
 _DRIFT = 0.1  # of each bucket: a machine is not always as fast; chosen, not measured
 
@@ -85,7 +85,9 @@ class Part(LedgerUser):
         if self._executions <= 2:  # the first one compiles
             self._since[what] = self.clock()
         ran = self.clock() - self._since[what]
-        over = ran > self._seconds and (self._executions > _EXECUTIONS or ran > _PARTS * self._seconds)
+        steady = self._ledger.costs.executions if self._ledger and what == TRAINING else self._executions
+        is_slow = ran > _PARTS * self._seconds and self._executions > _STEADY // 2
+        over = ran > self._seconds and (steady >= _STEADY or is_slow)
         if over:
             self._done[what] = min(batch + stride, self._all[what])
         return over
@@ -101,6 +103,8 @@ class Part(LedgerUser):
         assert ledger is not None, "fit has run"
         found, each = ledger.seconds(), ledger.costs.per_step(ledger.compute_seconds)
         done, steps = self._done[TRAINING], self._all[TRAINING]
+        probing = sum(one.cost_seconds for one in ledger.probes.found)  # which `fit` does not do without the ledger
+        found[INPUT] = max(found.get(INPUT, 0.0) - probing, 0.0)
         for bucket in (TRAINING, INPUT, IDLE):
             seconds = found.get(bucket, 0.0) / self.epochs
             of_step = seconds / done if each is None else getattr(each, bucket)
