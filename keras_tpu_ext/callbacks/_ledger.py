@@ -140,6 +140,7 @@ class FitLedger:
     def end(self) -> None:
         """Close the ledger."""
         self._interception.undo()
+        self._close_probe()
         self._end_training()
         self._buckets.open(self._buckets.bucket)
         self._ended = self._buckets.clock()
@@ -272,6 +273,7 @@ class FitLedger:
     def _close_probe(self) -> None:
         if self._probe is not None:
             self.probes.end(self._probe)
+            self._probe.close()
             self._probe = None
 
 

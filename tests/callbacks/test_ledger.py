@@ -105,6 +105,17 @@ def test_a_graph_that_reads_is_told_apart_by_a_probe():
     assert sum(found.values()) == pytest.approx(fit.now, abs=1e-2)
 
 
+def test_a_probe_lets_go_of_the_pipeline_at_its_end():
+    loop = Loop(Fit(host=3.0, compute=1.0), FakeExecution, steps=40)
+    began = []
+    begin = loop.ledger.probes.next
+    loop.ledger.probes.next = lambda *args, **more: began.append(begin(*args, **more)) or began[-1]
+    loop.run(1, 40)
+    (probe,) = filter(None, began)
+    assert probe._ahead is None
+    assert probe._executions.gi_frame is None
+
+
 def test_where_epochs_are_too_short_for_a_probe_it_is_not_known():
     loop = Loop(Fit(host=3.0, compute=1.0), FakeExecution, steps=5)
     found = loop.run(3, 5)

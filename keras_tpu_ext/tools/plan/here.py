@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -125,6 +126,7 @@ def costs_here(
         part = Part(model, data.steps, 0 if validation is None else validation.steps, _SECONDS / _PARTS, clock)
         model.fit(**data.arguments(), **more, epochs=_NO_END, verbose=0, callbacks=[part])
         parts.append(part.of_epoch())
+        gc.collect()  # a loop that was ended early is a cycle with its iterator, and TensorFlow may not exit then
         if len(parts) == 1:
             validations, began = part.validations, clock()
     # On TensorFlow nothing tells how long a validation compiles.
