@@ -5,14 +5,14 @@
         [--against PATH]
     PYTHONPATH=.envs/peers KERAS_BACKEND=jax python benchmarks/callback_overhead.py
 
-One model trains on data that is in memory: without callbacks, with each of ours, with both, with Keras's own
+One model trains on data that is in memory: without callbacks, with each of ours, with all, with Keras's own
 TensorBoard callback (its defaults, and with a scalar every 20 batches) and with the TensorFlow Model Garden's
 TimeHistory (every 20 steps). It is measured in two ways.
 
-Steps: in one `fit` the callbacks are called in every other block of 50 steps and not in those between, and each block
-with them is compared with the mean of the two around it. A shared machine is not the same for a second, but nearly so
-for 150 ms. Printed is the median of these ratios with its 95 % confidence interval (of the bootstrap); "nothing" is
-such a `fit` without callbacks.
+Steps: in one `fit` the callbacks take part in every other block of 50 steps and not in those between, where no hook
+is called and no execution intercepted. Each block with them is compared with the mean of the two around it. A shared
+machine is not the same for a second, but nearly so for 150 ms. Printed is the median of these ratios with its 95 %
+confidence interval (of the bootstrap); "nothing" is such a `fit` without callbacks.
 
 Fits: all of `fit` in turns, with what callbacks do at its begin and end and for a probe; the median of the ratios to
 the turn without, with their quartiles. "nothing" is a turn without against another one.
@@ -94,13 +94,21 @@ def time_history() -> Any:
 
 def variants(folder: str = "") -> dict[str, Callable[[], list[Any]]]:
     """Return how to make the callbacks of each turn, which write into a folder."""
+
+    def made(*names: str) -> list[Any]:
+        return [one for name in names for one in found[name]()]
+
     found: dict[str, Callable[[], list[Any]]] = {
         "none": list,
         "nothing": list,
         "Throughput": lambda: [kte.callbacks.Throughput()],
         "HostBottleneck": lambda: [kte.callbacks.HostBottleneck(verbose=False)],
         "Recompilations": lambda: [kte.callbacks.Recompilations()],
-        "Throughput and HostBottleneck": lambda: [*found["Throughput"](), *found["HostBottleneck"]()],
+        "Goodput": lambda: [kte.callbacks.Goodput()],
+        "DeviceMemory": lambda: [kte.callbacks.DeviceMemory()],
+        "Watch": lambda: [kte.callbacks.Watch()],
+        "Throughput, HostBottleneck and Goodput": lambda: made("Throughput", "HostBottleneck", "Goodput"),
+        "all six": lambda: made("Throughput", "HostBottleneck", "Goodput", "Recompilations", "DeviceMemory", "Watch"),
     }
     if importlib.util.find_spec("tensorboard"):
         found["peer: Keras's TensorBoard"] = lambda: [keras.callbacks.TensorBoard(folder)]
@@ -111,32 +119,49 @@ def variants(folder: str = "") -> dict[str, Callable[[], list[Any]]]:
     return found
 
 
-class Blocks(keras.callbacks.Callback):
-    """Times blocks of steps, and lets other callbacks have the hooks of batches in every other one only."""
+class Blocks(keras.callbacks.CallbackList):
+    """Times blocks of steps, and lets the callbacks take part in every other one only."""
 
-    async_safe = True  # or Keras on JAX waits for each step
-
-    def __init__(self, others: list[Any]) -> None:
-        super().__init__()
-        self.begins: list[float] = []
-        self._others_take_part = True
-        for one in others:
-            for name in ("on_train_batch_begin", "on_train_batch_end"):
-                if getattr(type(one), name) is not getattr(keras.callbacks.Callback, name):
-                    setattr(one, name, self._in_their_blocks(getattr(one, name)))
+    begins: list[float]
+    _take_part = True
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Begin a block where it is time to."""
         if batch % BLOCK == 0 and batch >= BEFORE:  # a probe is over by then
             self.begins.append(time.perf_counter())
-            self._others_take_part = len(self.begins) % 2 == 0
+            self._take_part = len(self.begins) % 2 == 0
+            if not self._take_part:
+                for one in self._intercepting:
+                    one.undo()
+        if self._take_part:
+            super().on_train_batch_begin(batch, logs)
 
-    def _in_their_blocks(self, hook: Callable[..., None]) -> Callable[..., None]:
-        def passed_on(batch: int, logs: Any = None) -> None:
-            if self._others_take_part:
-                hook(batch, logs)
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Tell the callbacks, if they take part."""
+        if self._take_part:
+            super().on_train_batch_end(batch, logs)
 
-        return passed_on
+    def watch(self, callbacks: list[Any]) -> None:
+        """Find what intercepts executions for these callbacks; `on_train_batch_begin` makes it go on."""
+        ledgers = {id(ledger): ledger for one in callbacks if (ledger := getattr(one, "_ledger", None)) is not None}
+        self._intercepting = [ledger._interception for ledger in ledgers.values()]
+        steps = [one._steps["train"] for one in callbacks if isinstance(one, kte.callbacks.Recompilations)]
+        self._intercepting += [step.interception for step in steps]
+
+
+class Found(keras.callbacks.Callback):
+    """Tells `Blocks` what intercepts executions, once all callbacks have begun."""
+
+    async_safe = True
+
+    def __init__(self, callbacks: list[Any]) -> None:
+        super().__init__()
+        self.callbacks = callbacks
+        self.blocks: Blocks | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Tell it."""
+        self.blocks.watch(self.callbacks)
 
 
 def seconds_of_fit(width: int, name: str, steps: int, epochs: int) -> float:
@@ -152,8 +177,11 @@ def ratios_of_blocks(width: int, name: str, blocks: int) -> list[float]:
     model, data = compiled(width), dataset(BEFORE + BLOCK * (blocks // PARTS + 1))
     with tempfile.TemporaryDirectory() as folder:
         callbacks = variants(folder)[name]()
-        timer = Blocks(callbacks)
-        model.fit(**data, verbose=0, callbacks=[timer, *callbacks])
+        found = Found(callbacks)
+        params = {"verbose": 0, "epochs": 1, "steps": BEFORE + BLOCK * (blocks // PARTS + 1)}
+        timer = found.blocks = Blocks([found, *callbacks], add_history=True, model=model, **params)
+        timer.begins = []
+        model.fit(**data, verbose=0, callbacks=timer)
     took = np.diff(timer.begins)
     return [float(2 * took[i] / (took[i - 1] + took[i + 1])) for i in range(1, len(took) - 1, 2)]
 
@@ -211,9 +239,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11, help="turns of each (default 11)")
     parser.add_argument("--steps", type=int, default=1500, help="steps of an epoch of a turn (default 1500)")
     parser.add_argument("--epochs", type=int, default=2, help="epochs of a turn (default 2)")
+    parser.add_argument("--only", nargs="*", help="of these sets of callbacks only")
     options = parser.parse_args()
     width = width_of_about_the_aim()
-    names = list(variants())
+    names = ["none", *options.only] if options.only else list(variants())
     found: dict[str, Any] = {"width": width}
     if options.against:
         ours = [name for name in names[1:] if not name.startswith("peer")]

@@ -192,9 +192,10 @@ def machine() -> dict[str, Any]:
     if "keras_tpu_ext" in sys.modules:
         loaded["keras"] = keras = _keras()
         about["backend"] = backend = keras.backend.backend()
-        about["runtime"] = f"keras{keras.__version__[0]}_{'tf' if backend == 'tensorflow' else backend}"
+        version = getattr(keras, "__version__", "2")  # that of TensorFlow 2.15 has none
+        about["runtime"] = f"keras{version[0]}_{'tf' if backend == 'tensorflow' else backend}"
     about["device"] = _device_name(about.get("backend"))
-    versions = {name: module.__version__ for name, module in sorted(loaded.items()) if module is not None}
+    versions = {name: module.__version__ for name, module in sorted(loaded.items()) if hasattr(module, "__version__")}
     return {**about, "versions": {"python": platform.python_version(), **versions}}
 
 

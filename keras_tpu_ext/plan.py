@@ -37,21 +37,16 @@ def plan(
 ) -> PlanReport:
     """Estimate how long `fit` will take with these arguments, and which part of it costs most.
 
-    For a TPU, which need not be there, the step is that of `preflight`, and its range the largest error, to either
-    side, of `preflight` on published training steps, of the target's generation or, if there are none, of all. The
-    input is read here for at most two seconds, and scaled to the vCPUs of the target's host if it keeps more than one
-    core busy; at worst it is no faster there. Compiling is counted as long as on this machine, from that spread over
-    the host's cores to once for each program. A forward pass of validation has the share of a step that its layers
-    have in it. Saves are counted by their bytes and this machine's disk. No TPU has checked the sum of these.
+    For a TPU, which need not be there, the step is that of `preflight`, with its largest error on published training
+    steps to either side, and the input is that of this machine, scaled to the target's host. No TPU has checked the
+    sum of these. For `"cpu"`, this machine, parts of the training are run for some 10 seconds and more, by `fit`, and
+    the range of a bucket is that of these parts, and a tenth of it more on either side. docs/tools/plan.md says how
+    each bucket is found, and how often such ranges were right.
 
-    For `"cpu"`, this machine, the real step is run on real batches for some 10 seconds and more, with `fit`, and so
-    are validation and saves. Afterwards weights, optimizer, metrics, seeds and the global random generators of Python
-    and NumPy are as before, to the bit; the program stays compiled, so `fit` of the same model starts faster than
-    planned. A layer of Keras 2 that draws random numbers without a generator has drawn some. The range of a part is
-    that from its fastest to its slowest measurement, and a tenth of the part more on either side, because a machine
-    is not always as fast; the tenth is chosen, and docs/tools/plan.md says how often such ranges were right.
-
-    The range of the sum is the sum of the ranges: parts may all err to the same side.
+    Afterwards weights, optimizer, metrics, seeds and the global random generators of Python and NumPy are as before,
+    to the bit; the program stays compiled, so `fit` of the same model starts faster than planned. A layer of Keras 2
+    that draws random numbers without a generator has drawn some. The range of the sum is the sum of the ranges,
+    because parts may all err to the same side.
 
     Args:
         model: A compiled model, or a function without arguments that returns one. For `"cpu"` a model that is not

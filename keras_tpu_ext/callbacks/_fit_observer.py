@@ -12,6 +12,16 @@ from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext.callbacks._hooks import all_of
 from keras_tpu_ext.callbacks._ledger import FitLedger
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.errors import NothingMeasuredError
+
+
+def nothing_yet(call: str, *, needs: str = "") -> NothingMeasuredError:
+    """Return the error of a call such as `"goodput.report()"` that came too early, and what it needs, if more."""
+    name = call.partition(".")[0]
+    more = f": it takes {needs}" if needs else ""
+    return NothingMeasuredError(
+        f"There is nothing measured yet{more}. Write: model.fit(..., callbacks=[{name}]), then {call}"
+    )
 
 
 class FitObserver(_runtime.keras.callbacks.Callback):

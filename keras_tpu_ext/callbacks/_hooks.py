@@ -45,6 +45,7 @@ class Hooks:
         self.buckets = list(map(bucket_of, callbacks))
         self.of_batches = [0.0] * len(callbacks)  # seconds of each callback
         self._charged, self._thread = buckets, get_ident()
+        self.find_doing()
         for name in _HOOKS:
             hook = self._timed_of_batches(name) if name in _OF_BATCHES else self._timed(name)
             if name in before or name in after:
@@ -77,21 +78,33 @@ class Hooks:
 
     def _timed_of_batches(self, name: str) -> Callable[..., None]:
         clock, seconds, thread = self._charged.clock, self.of_batches, self._thread
-        callbacks = self.callbacks
 
         def hook(*args: Any, **kwargs: Any) -> None:
-            if get_ident() != thread:  # Keras on JAX may call it beside the next step
-                for one in callbacks:
+            doing = self._doing[name]
+            if not doing or get_ident() != thread:  # Keras on JAX may call it beside the next step
+                for _, one in doing:
                     getattr(one, name)(*args, **kwargs)
                 return
             began = clock()
-            for i, one in enumerate(callbacks):
+            for i, one in doing:
                 getattr(one, name)(*args, **kwargs)
                 now = clock()
                 seconds[i] += now - began
                 began = now
 
         return hook
+
+    def find_doing(self) -> None:
+        """Find the callbacks whose hooks of batches do something, to call only these in the next epoch."""
+        numbered = list(enumerate(self.callbacks))
+        self._doing = {name: [(i, one) for i, one in numbered if _does(one, name)] for name in _OF_BATCHES}
+
+
+def _does(callback: Callback, name: str) -> bool:
+    """Return whether the hook, or the one that Keras's calls in it, is not that of Keras's base class."""
+    names = name, name.replace("_train", "")
+    base = _runtime.keras.callbacks.Callback
+    return any(getattr(getattr(callback, one, None), "__func__", None) is not getattr(base, one) for one in names)
 
 
 def all_of(callbacks: Sequence[Any]) -> list[Any]:

@@ -63,6 +63,11 @@ class InputProbe:
             self.done = True
             raise
 
+    def close(self) -> None:
+        """Let go of the pipeline: an iterator that nobody frees can keep TensorFlow from ending the process."""
+        self._executions.close()
+        self._ahead = None
+
     def may_go_on_with(self, execution: Execution) -> bool:
         """Return whether the batches taken ahead are those of this execution."""
         return self._ahead is None or execution.goes_on_after(self._ahead)

@@ -15,8 +15,7 @@ from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
 
-_WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile
-_SAMPLED = (0, 1)  # executions of an epoch after which it waits for the devices
+_WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile; after each it waits for the devices
 
 
 class _Ran(NamedTuple):
@@ -27,6 +26,7 @@ class _Ran(NamedTuple):
     steps: int
     probed: bool
     is_steady: bool  # whether its cycle counts for what a step takes
+    is_done: bool  # whether the devices have been waited for
 
 
 class FitLedger:
@@ -75,13 +75,15 @@ class FitLedger:
             },
         )
         self._steps = StepClock(clock, self._compiles.seconds, self.hooks.of_batches)
-        steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
-        self.probes = ProbeSchedule(clock, steps)
+        # Steps of an epoch, if they are known.
+        self._known_steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
+        self.probes = ProbeSchedule(clock, self._known_steps)
         self._probe: InputProbe | None = None
         self._interception = _runtime.probes.intercept_executions(model, self._around)
         self._ran: _Ran | None = None
         self._expects_execution = False  # or else a callback runs one, as with `train_on_batch`
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
+        self._is_behind = False  # whether the devices had not done the execution before when they got the last one
         # Executions that read batches in their graph, and those of them that were traced.
         self._in_graph: StepCosts | None = None
         self._traced = StepCosts()
@@ -138,12 +140,14 @@ class FitLedger:
     def end(self) -> None:
         """Close the ledger."""
         self._interception.undo()
+        self._close_probe()
         self._end_training()
         self._buckets.open(self._buckets.bucket)
         self._ended = self._buckets.clock()
 
     def _begin_epoch(self) -> None:
         self.probes.begin_epoch(self.executions)
+        self.hooks.find_doing()
         self._start_epoch()
         self._buckets.open(IDLE)
 
@@ -157,15 +161,17 @@ class FitLedger:
         self._buckets.open(VALIDATION)
 
     def _end_training(self, before: str = IDLE) -> None:
-        """Wait for the devices at the end of an epoch's steps, as Keras is about to.
+        """Wait for the devices at the end of an epoch's steps, unless Keras has, to read the metrics.
 
         What the host has done since, such as open the data of a validation, is charged to the bucket `before`.
         """
         ran, self._ran = self._ran, None
         if ran is not None:
-            computing = not ran.execution.is_ready(ran.output)
+            computing = not ran.is_done and (self._is_behind or not ran.execution.is_ready(ran.output))
             ran.execution.wait_for(ran.output)
             cycle = self._end_cycle(ran, computing=computing, is_last=True)
+            if self._is_behind and ran.is_steady:  # it has the time of all that were dispatched ahead
+                self.costs.add(cycle._replace(idle=0.0), waits_for_all=True)
             self._steps.sums.idle -= cycle.idle
             self._buckets.add(before, cycle.idle)
         if self._in_steps:
@@ -185,7 +191,7 @@ class FitLedger:
         if not self._expects_execution:
             return execution.run()
         self._expects_execution = False
-        steps, sampled = execution.steps, self.executions in _SAMPLED
+        steps, sampled = execution.steps, self.executions < _WARMUP
         if self._probe is not None and not self.executions and not self._probe.may_go_on_with(execution):
             self._close_probe()  # the last epoch ended in it, and this one begins with other data
         if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
@@ -207,7 +213,13 @@ class FitLedger:
             began = self._buckets.clock()
             execution.wait_for(output)
             self._steps.tail = self._buckets.clock() - began
-        self._ran = _Ran(execution, output, steps, probe is not None, self.executions >= _WARMUP and probe is None)
+        is_last = self._known_steps is not None and self.steps_of_epoch + steps >= self._known_steps
+        if is_last and not sampled:
+            execution.wait_for(output)  # Keras does so next, to read the metrics
+            self._steps.end_call()
+            self._steps.tail = 0.0
+        is_steady = self.executions >= _WARMUP and probe is None
+        self._ran = _Ran(execution, output, steps, probe is not None, is_steady, is_last)
         self.executions += 1
         return result
 
@@ -226,6 +238,7 @@ class FitLedger:
         ran, self._ran = self._ran, None
         if ran is not None:
             computing = not ran.execution.is_ready(ran.output)
+            self._is_behind = computing and not sampled
             if sampled and computing:
                 ran.execution.wait_for(ran.output)
             cycle = self._end_cycle(ran, computing=computing)
@@ -242,7 +255,7 @@ class FitLedger:
         for bucket, seconds in zip(self.hooks.buckets, self._steps.drop(), strict=True):
             self._buckets.charge(bucket, seconds)
         self._buckets.open(IDLE)  # what it took to get a batch is in `input`
-        self._in_steps, self._epoch_began = True, self._buckets.clock()
+        self._in_steps, self._epoch_began, self._is_behind = True, self._buckets.clock(), False
 
     def _end_cycle(self, ran: _Ran, *, computing: bool, is_last: bool = False) -> Cycle:
         cycle = self._steps.end_cycle(ran.steps, computing=computing)
@@ -260,6 +273,7 @@ class FitLedger:
     def _close_probe(self) -> None:
         if self._probe is not None:
             self.probes.end(self._probe)
+            self._probe.close()
             self._probe = None
 
 

@@ -15,16 +15,19 @@ import numpy as np
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import DeviceUse
 from keras_tpu_ext.callbacks._buckets import TRAINING
+from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
-from keras_tpu_ext.errors import NothingMeasuredError
 from keras_tpu_ext.output.display import duration, memory_size, rounded
 from keras_tpu_ext.output.figure import FIRST, LIMIT, NEUTRAL, SECOND, new_figure, set_legend, set_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# What it takes to know something.
+AFTER_WARMUP = "an execution after the warm-up, so more batches or epochs"
+LONG_EPOCHS = "more batches in an epoch to know how long this model waits for data"
 _BETWEEN_EPOCHS = "#eeeeee"
 # Of buckets other than training; told apart by most people.
 _OF_BUCKETS = (SECOND, "#7a3e9d", "#3a9b6f", "#b3261e", "#c9a400", "#5b8aa6", "#999999")
@@ -78,10 +81,7 @@ def plot_throughput(
     factor to samples per second.
     """
     if not records:
-        raise NothingMeasuredError(
-            "There is no rate to draw yet: it takes an execution after the warm-up. Write: "
-            "model.fit(..., callbacks=[throughput]) with more batches or epochs, then throughput.plot()"
-        )
+        raise nothing_yet("throughput.plot()", needs=AFTER_WARMUP)
     figure = new_figure("Throughput.plot()")
     axes = figure.subplots()
     unit = "batches" if records[-1].samples_per_sec is None else "samples"
@@ -169,10 +169,7 @@ def _plot_rolling(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> 
 def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Figure:
     """Return a `matplotlib.figure.Figure` with the parts of each epoch's step time, and the rates of both sides."""
     if not verdicts:
-        raise NothingMeasuredError(
-            "There is nothing to draw yet: HostBottleneck does not know how long this model waits for data. Write: "
-            "model.fit(..., callbacks=[bottleneck]) with more batches in an epoch, then bottleneck.plot()"
-        )
+        raise nothing_yet("bottleneck.plot()", needs=LONG_EPOCHS)
     figure = new_figure("HostBottleneck.plot()")
     left, right = figure.subplots(1, 2)
     whole = _over_epochs([verdict for _, verdict in verdicts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -39,8 +40,8 @@ class StepCosts:
         for cycle in cycles:
             self.add(cycle)
 
-    def add(self, cycle: Cycle) -> None:
-        """Add an execution."""
+    def add(self, cycle: Cycle, *, waits_for_all: bool = False) -> None:
+        """Add an execution; with `waits_for_all` it has the time of others, and none is left out."""
         steps, training, waiting, callbacks, idle, compiling = cycle
         self.executions += 1
         self.steps += steps
@@ -50,7 +51,9 @@ class StepCosts:
         self.idle += idle
         self.compile += compiling
         total = (training + waiting + callbacks + idle + compiling) / steps
-        if total > self._longest:
+        if waits_for_all:
+            self._longest, self._cycle = math.inf, None
+        elif total > self._longest:
             self._longest, self._cycle = total, cycle
 
     def per_step(self, compute_seconds: float | None = None) -> Cycle | None:

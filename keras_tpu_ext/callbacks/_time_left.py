@@ -9,12 +9,13 @@ class TimeLeft:
     Args:
         epochs: Number of epochs of `fit`.
         steps: Number of steps of an epoch, or `None` if it is not known yet.
+        other: Seconds of an epoch beside its steps, such as validation, as planned; or `None`.
     """
 
-    def __init__(self, epochs: int, steps: int | None) -> None:
+    def __init__(self, epochs: int, steps: int | None, other: float | None = None) -> None:
         self.epochs, self.steps = epochs, steps
-        # Seconds of an epoch beside its steps, such as validation; unknown in the first epoch.
-        self.other: float | None = None
+        self.other = other  # as measured from the end of the first epoch on
+        self._is_first = True  # epoch
         self._epoch = self._done = 0
         self._rate: float | None = None  # seconds of a step
         self._began: float | None = None
@@ -25,8 +26,8 @@ class TimeLeft:
         """Note that an epoch begins."""
         if self._ended is not None and self._began is not None and self._first is not None:
             # In the first epoch the first step compiles; later it is the begin of an epoch that takes time.
-            start = 0.0 if self.other is None else self._first[0] - self._began - (self._rate or 0.0)
-            self.other = max(start, 0.0) + now - self._ended
+            start = 0.0 if self._is_first else self._first[0] - self._began - (self._rate or 0.0)
+            self.other, self._is_first = max(start, 0.0) + now - self._ended, False
         self._epoch, self._began, self._done = epoch, now, 0
         self._first = self._ended = None
 

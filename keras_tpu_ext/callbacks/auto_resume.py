@@ -27,19 +27,14 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     same batches in the same order. On a CPU the result is equal to the bit, elsewhere as far as the hardware is
     deterministic.
 
-    A checkpoint holds weights, optimizer, loss scale, accumulated gradients, moving averages, mid-epoch metrics,
-    random generators (the layers', Python's and NumPy's), the history, and the state of the other callbacks: the
-    attributes that they have changed since training began. Your own callback may instead have `get_state()`, which
-    returns numbers, strings, arrays, lists and dicts, and `set_state(state)`.
+    A checkpoint holds the whole state of the model and the random generators, the history, the position in the data
+    in the middle of an epoch, and the attributes that other callbacks have changed since training began; your own may
+    instead have `get_state()`, which returns numbers, strings, arrays, lists and dicts, and `set_state(state)`.
+    docs/guides/resume.md says more.
 
-    Data resume in the middle of an epoch: arrays and `PyDataset` by index, `tf.data` and Grain by the state of their
-    iterators, generators and anything else without a readable state by reading the first batches again. For a
-    `PyDataset`, attributes that have changed are saved too, such as rows that it shuffles after each epoch.
-
-    It saves every `every_s` seconds, and at the start of an epoch once 20 times the seconds of a save have passed.
-    Before `deadline_s`, and on SIGTERM or Ctrl-C, it saves and `fit` returns, with `finished` set to `False`. A
-    second Ctrl-C ends `fit` at once. Checkpoints are written in the background; each is complete or absent, and if
-    one was damaged later, the one before it is used.
+    It saves every `every_s` seconds, in the background, and at the start of an epoch once 20 times the seconds of a
+    save have passed. Before `deadline_s`, and on SIGTERM or Ctrl-C, it saves and `fit` returns, with `finished` set
+    to `False`. A second Ctrl-C ends `fit` at once.
 
     Training goes on only with the same model and the same data; `on_changed_data` allows other data. A checkpoint is
     data: nothing in it is imported, called or used as a path. One process at a time may write into the folder.

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
+from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import DeviceMemoryError, KteWarning, NothingMeasuredError
+from keras_tpu_ext.errors import DeviceMemoryError, KteWarning
 from keras_tpu_ext.output.display import memory_size, rounded
 
 _KEYS = {"in_use": "device_memory/in_use_gib", "peak": "device_memory/peak_gib", "limit": "device_memory/limit_gib"}
@@ -33,19 +34,12 @@ class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
 
     Puts `device_memory/in_use_gib` into `logs`, and `device_memory/peak_gib` and `device_memory/limit_gib` where they
     are known: of the fullest device of this process, at the end of each epoch, and after batches as it was at most
-    half a second before. The limit and the peak are the framework's own; the peak is that since the process began.
+    half a second before. On a CPU no framework tells them: docs/callbacks.md says what is counted there.
 
-    On a CPU no framework tells them. On JAX `in_use` is then the sum of its live arrays, and the peak the largest
-    reading of this `fit`, which does not see what a step needs while it runs. On TensorFlow it is the resident memory
-    of the whole process, with Python and the data; on Windows there is nothing.
-
-    At the ends of epochs it counts the live arrays by role, shape and dtype. If a group has grown in two epochs in a
-    row, by an array in every other execution or by 1 MiB an epoch, and Python's garbage collection does not free it,
-    a warning tells the shape and the number. On TensorFlow these are the tensors that Python's objects hold, and
-    looking for them takes tenths of a second; so it is done only where it takes at most 1 % of the time, on every
-    runtime. If several processes train together, only the chief warns, of its own devices.
-
-    It has not run on a TPU or a GPU.
+    At the ends of epochs it counts the live arrays by role, shape and dtype, where that takes at most 1 % of the
+    time. If a group has grown in two epochs in a row, by an array in every other execution or by 1 MiB an epoch, and
+    Python's garbage collection does not free it, a warning tells the shape and the number. If several processes train
+    together, only the chief warns, of its own devices. It has not run on a TPU or a GPU.
 
     Args:
         on_leak: `"warn"` (default), `"raise"` an error at the end of the epoch, or `"ignore"`.
@@ -100,9 +94,7 @@ class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
             NothingMeasuredError: If no epoch has ended.
         """
         if self._report is None:
-            raise NothingMeasuredError(
-                "No memory was read yet. Write: model.fit(..., callbacks=[memory]), then memory.report()"
-            )
+            raise nothing_yet("memory.report()", needs="an epoch")
         return self._report
 
     def _figure(self) -> Any:

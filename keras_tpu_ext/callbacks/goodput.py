@@ -9,10 +9,9 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.callbacks._buckets import LOST
-from keras_tpu_ext.callbacks._fit_observer import LedgerUser
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet
 from keras_tpu_ext.callbacks._plots import Plotted, plot_goodput
 from keras_tpu_ext.callbacks.goodput_report import GoodputReport
-from keras_tpu_ext.errors import NothingMeasuredError
 
 _FRACTION = "goodput/fraction"
 _UPDATE_SECONDS = 0.5  # for which batches show the same value
@@ -33,13 +32,13 @@ class Goodput(LedgerUser, Plotted):
     - `startup`: from the first line of `fit` to the first epoch;
     - `idle`: the rest, such as Keras's own Python between steps.
 
-    (The word is Google's, https://cloud.google.com/blog/products/ai-machine-learning/goodput-metric-as-measure-of-ml-productivity.)
+    (The word is Google's,
+    https://cloud.google.com/blog/products/ai-machine-learning/goodput-metric-as-measure-of-ml-productivity.)
 
-    On JAX the host reads the batches, and waiting is timed as it happens. On TensorFlow the step reads its batch
-    itself: once an epoch, up to 1 % of its executions run on batches that were taken ahead of their turn, and what
-    other steps take beyond that is waiting. Epochs of fewer than a dozen executions are too short for it: the report
-    then says that waiting is part of training. How long the devices compute after a call is measured in two
-    executions of an epoch. On a TPU and a GPU this is unchecked.
+    On JAX waiting is timed as it happens. On TensorFlow the step reads its batch itself: up to 1 % of an epoch's
+    executions run on batches that were taken ahead of their turn, and what others take beyond that is waiting. Epochs
+    of fewer than a dozen executions are too short for it: the report then says that waiting is part of training. On a
+    TPU and a GPU this is unchecked.
 
     With `AutoResume` it goes on counting when a training is resumed. What was done after the last checkpoint is
     `lost`; that is known with a `RunLog`, which keeps the seconds.
@@ -83,9 +82,7 @@ class Goodput(LedgerUser, Plotted):
             NothingMeasuredError: If there was no `fit` yet.
         """
         if self._ledger is None:
-            raise NothingMeasuredError(
-                "There is nothing to report yet. Write: model.fit(..., callbacks=[goodput]), then goodput.report()"
-            )
+            raise nothing_yet("goodput.report()")
         ledger, earlier = self._ledger, self._earlier or {}
         seconds = Counter(earlier.get("seconds", {}))
         seconds.update(ledger.seconds())

@@ -36,12 +36,10 @@ class GoodputReport(Report):
     """Where the time of a `fit` went: every second of it in one bucket.
 
     Attributes:
-        seconds: Seconds by bucket: `training`, `compile`, `input`, `validation`, `checkpoint`,
-            `callbacks/<ClassName>`, `startup`, `idle` and, after an interruption, `lost`.
+        seconds: Seconds by bucket, as `Goodput` names them, and after an interruption `lost`.
         wall_seconds: Seconds of the whole `fit`, and of earlier ones that were interrupted.
         starts: Number of starts: 1, or more if it was resumed.
-        input_is_known: Whether waiting for data could be told from training. On TensorFlow it takes an epoch of a
-            dozen executions; otherwise all of it counts as `training`.
+        input_is_known: Whether waiting for data could be told from training; if not, it counts as `training`.
     """
 
     seconds: dict[str, float]

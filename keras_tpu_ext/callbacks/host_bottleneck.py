@@ -11,13 +11,13 @@ from typing import Any
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
-from keras_tpu_ext.callbacks._fit_observer import LedgerUser
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
-from keras_tpu_ext.callbacks._plots import Plotted, plot_input
+from keras_tpu_ext.callbacks._plots import LONG_EPOCHS, Plotted, plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import KteWarning, NothingMeasuredError
+from keras_tpu_ext.errors import KteWarning
 
 _WAIT_FRACTION = "input/wait_fraction"
 _UPDATE_SECONDS = 0.05  # for which batches show the same value: computing it takes longer than all the rest
@@ -48,25 +48,14 @@ class HostBottleneck(LedgerUser, Plotted):
         fast. Its costliest stage is ParallelMapV2, 2.4 ms for a batch.
 
     It also says what else a step takes: computing, the hooks of callbacks, the most expensive of them by name, and
-    other Python of the host. These are the shares that `Goodput` charges; both use one measurement.
+    other Python of the host. These are the shares that `Goodput` charges; both use one measurement, in which batches
+    of a few executions are taken ahead of their turn (docs/callbacks.md). Every batch is still trained on once and in
+    order. On TensorFlow epochs of fewer than six executions are too short: there is no verdict, and a warning says
+    so.
 
-    On JAX the host reads the batches, and waiting is timed as it happens. On TensorFlow the step reads its batch
-    itself, inside its graph, so a probe is needed: the batches of a few executions are taken from the pipeline ahead
-    of their turn, and these executions are timed. Every batch is still trained on once and in order, by the same
-    compiled step. What other steps take beyond that is waiting. On JAX the probe only shows how fast the pipeline is
-    on its own.
-
-    A probe runs once an epoch, with up to 1 % of its executions, and at least three steps. The devices are idle while
-    it takes batches, which costs time only if they do not wait for data anyway; an epoch has no probe if the last one
-    cost more than 0.5 % of the time since. With fewer than 300 executions per epoch there is one probe in a `fit`. On
-    TensorFlow epochs of fewer than six executions are too short to tell: there is no verdict, and a warning says so.
-
-    The first three executions of an epoch, validation and probes do not count. Neither does the longest of ten or
-    more executions: a single pause comes from the process, and better input does not remove it. If more than a
-    twentieth of an epoch is left out, the verdict says how many seconds, since `Throughput` counts them.
-
-    If the devices are this machine's CPU cores, the pipeline runs on the same cores, and each slows the other down: a
-    step then computes for longer while data is made, and this is not waiting. The verdict says so.
+    The first three executions of an epoch, validation and probes do not count, and the longest of ten or more
+    executions hardly ever, since better input does not remove a single pause. If the devices are this machine's CPU
+    cores, the pipeline runs on the same cores, and each slows the other down; the verdict says so.
 
     It works for any Keras model. If several processes train together, it says that it cannot measure.
 
@@ -143,10 +132,7 @@ class HostBottleneck(LedgerUser, Plotted):
             NothingMeasuredError: If there is none yet.
         """
         if self.verdict is None:
-            raise NothingMeasuredError(
-                "There is no verdict yet. Write: model.fit(..., callbacks=[bottleneck]) with more batches, then "
-                "bottleneck.report()"
-            )
+            raise nothing_yet("bottleneck.report()", needs=LONG_EPOCHS)
         return self.verdict
 
     def _figure(self) -> Any:

@@ -37,12 +37,14 @@ class LiveView(FitObserver):
 
     It shows what other callbacks put into `logs`: `Throughput`, `HostBottleneck`, `Goodput`, `DeviceMemory` and
     `Recompilations`, each if it is there. So put it **last** in the list, and switch off Keras's progress bar by
-    `fit(verbose=0)`; a warning says so where it is otherwise. The time left is that of the steps and epochs to come,
-    at the pace of this epoch, with validation; in the first epoch, before a validation, it is told as "at least". It
-    is compared with the deadline of an `AutoResume` in the same `fit`, or with the hours of `plan`.
+    `fit(verbose=0)`; a warning says so where it is otherwise.
+
+    The time left is that of the steps and epochs to come, at the pace of this epoch, with validation and saves; until
+    these are known they are those of `plan`, or it is told as "at least". It is compared with the deadline of an
+    `AutoResume` in the same `fit`, or with the hours of `plan`.
 
     Args:
-        plan: What `kte.plan` returned, for its `hours`. Defaults to `None`.
+        plan: What `kte.plan` returned, or `None` (default).
         clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
 
     Raises:
@@ -98,7 +100,7 @@ class LiveView(FitObserver):
         """Begin a table."""
         self._screen = screen() if _runtime.devices.is_chief() else None
         params = self.params or {}
-        self._left = TimeLeft(params.get("epochs") or 1, params.get("steps"))
+        self._left = TimeLeft(params.get("epochs") or 1, params.get("steps"), self._planned_beside_steps())
         self._epochs: dict[int, dict[str, str]] = {}
         self._seen: frozenset[str] | None = None  # keys at the end of an epoch
         self._tells, self._next = True, 0.0
@@ -117,36 +119,49 @@ class LiveView(FitObserver):
         if now >= self._next:
             self._next = math.inf  # on JAX the hook of the next batch may run beside this one
             self._left.after_steps(now, batch + 1)
-            self._show(now, logs or {})
-            shown = self.clock()
-            self._next = max(now + _UPDATE_SECONDS, shown + (shown - now) / _COST)
+            of = f" of {self._left.steps}" if self._left.steps else ""
+            self._epochs[self._epoch] = cells(logs or {})
+            self._show(now, f", step {batch + 1}{of}")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Note that the steps of the epoch are done."""
         if self._screen is not None:
             self._left.end_steps(self.clock(), self._batch + 1)
 
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Update what is below the table if it is time."""
+        now = self.clock()
+        if self._screen is not None and now >= self._next:
+            self._next = math.inf
+            self._show(now, f", validation, step {batch + 1}")
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Complete the row."""
         now = self.clock()
         self._left.end_steps(now, self._batch + 1)
         self._logs, self._seen = logs or {}, frozenset(logs or ())
-        self._show(now, self._logs, epoch_ended=True)
+        self._epochs[epoch] = cells(self._logs)
+        self._show(now, "", epoch_ended=True)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leave the table as it is."""
         self._tell_if_not_last()
         self.end_fit()
 
-    def _show(self, now: float, logs: dict[str, Any], *, epoch_ended: bool = False) -> None:
-        if self._screen is None:
-            return
-        self._epochs[self._epoch] = cells(logs)
-        steps, is_over = self._left.steps, epoch_ended and self._epoch + 1 == self._left.epochs
-        step = "" if epoch_ended else f", step {self._batch + 1}{f' of {steps}' if steps else ''}"
-        place = f"epoch {self._epoch + 1} of {self._left.epochs}{step}"
-        view = view_of(self._epochs, place, "" if is_over else self._time_left(now))
-        self._screen.show(view, epoch_ended=epoch_ended)
+    def _show(self, now: float, step: str, *, epoch_ended: bool = False) -> None:
+        if self._screen is not None:
+            is_over = epoch_ended and self._epoch + 1 == self._left.epochs
+            place = f"epoch {self._epoch + 1} of {self._left.epochs}{step}"
+            view = view_of(self._epochs, place, "" if is_over else self._time_left(now))
+            self._screen.show(view, epoch_ended=epoch_ended)
+        shown = self.clock()
+        self._next = max(now + _UPDATE_SECONDS, shown + (shown - now) / _COST)
+
+    def _planned_beside_steps(self) -> float | None:
+        """Return how long an epoch takes beside its steps, by the plan; `None` without a plan."""
+        plan = {} if self.plan is None else self.plan.to_dict()
+        buckets = plan.get("buckets")
+        return sum(buckets[one] for one in ("validation", "checkpoint")) / plan["epochs"] if buckets else None
 
     def _time_left(self, now: float) -> str:
         """Return the time that is left; empty if nothing is known yet."""

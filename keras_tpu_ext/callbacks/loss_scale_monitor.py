@@ -29,15 +29,13 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         LossScaleMonitor: epoch 1 skipped 1 step, the loss scale is 16384. Update 5: dense/kernel on replica 1
 
     If all variables of one replica overflow at once, the loss there, or the data, was not finite; if only a few do,
-    their gradients alone were too large. If each replica's gradients are finite and only their sum is not, it says
-    so. A few skipped steps at the start of training are how a dynamic scale finds its value. On JAX no replica is
-    named: gradients are first seen after they are combined over all replicas.
+    their gradients alone were too large. A few skipped steps at the start of training are how a dynamic scale finds
+    its value. On JAX no replica is named: gradients are first seen after they are combined over all replicas.
 
-    Reading the scale waits for the device, so it is read before every `window`-th execution and at the end of an
-    epoch; after a batch `logs` show the last reading. With this callback the train step checks each variable's
-    gradient on each replica; the step is traced anew at the start of a `fit`. The names, and the count of skipped
-    steps, need a model with the step of this package: in a scope, or a `TPUModel`. If several processes train
-    together, all of them need the callback, and only the chief prints.
+    Reading the scale waits for the device, so after a batch `logs` show the reading before the last `window`-th
+    execution. With this callback the train step checks each gradient, and is traced anew at the start of a `fit`. The
+    names and the count need a model with the step of this package: in a scope, or a `TPUModel`. If several processes
+    train together, all of them need the callback, and only the chief prints.
 
     Args:
         window: Number of executions between readings. Defaults to 20.

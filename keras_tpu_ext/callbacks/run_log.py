@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any
 
 from keras_tpu_ext import _runtime, hardware
-from keras_tpu_ext.callbacks._fit_observer import FitObserver
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
 from keras_tpu_ext.callbacks.auto_resume import AutoResume, absolute, folder_argument
 from keras_tpu_ext.callbacks.goodput import Goodput
 from keras_tpu_ext.callbacks.run_report import RunReport
@@ -89,9 +89,7 @@ class RunLog(FitObserver):
             NothingMeasuredError: If there was no `fit` yet.
         """
         if self._run is None:
-            raise NothingMeasuredError(
-                "There is nothing to report yet. Write: model.fit(..., callbacks=[log]), then log.report()"
-            )
+            raise nothing_yet("log.report()")
         return RunReport(as_plain(self._now()))
 
     def begin_fit(self, callbacks: list[Any], began: float) -> None:

@@ -13,8 +13,9 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
+from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
-from keras_tpu_ext.callbacks._plots import Plotted, plot_throughput
+from keras_tpu_ext.callbacks._plots import AFTER_WARMUP, Plotted, plot_throughput
 from keras_tpu_ext.callbacks._rates import (
     BATCHES_PER_SEC,
     SAMPLES_PER_SEC,
@@ -24,7 +25,7 @@ from keras_tpu_ext.callbacks._rates import (
     ThroughputRecord,
 )
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, KteWarning, NothingMeasuredError
+from keras_tpu_ext.errors import ArgumentError, KteWarning
 from keras_tpu_ext.output.display import rounded
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
@@ -50,56 +51,35 @@ class Throughput(Plotted, _runtime.keras.callbacks.Callback):
     """Shows the batches and samples per second of a `fit`, and how much of its devices' peak they use.
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate over the
-    last `window` executions of the epoch, at its end the rate of the whole epoch. An execution is one call of the
-    train function, which runs `steps_per_execution` batches. Executions that begin within 0.2 s of each other show
-    one rate. `throughput/device/samples_per_sec` is the rate of one device: a chip, and on TPU v2, v3 and 7x a core.
-    `throughput/tokens_per_sec` is there only with `tokens_per_sample`.
+    last `window` executions of the epoch, at its end the rate of the whole epoch; NaN where nothing was measured. An
+    execution is one call of the train function, which runs `steps_per_execution` batches.
+    `throughput/device/samples_per_sec` is the rate of one device, and `throughput/tokens_per_sec` is there with
+    `tokens_per_sample`. docs/callbacks.md says what counts as training time.
 
-    `throughput/device/mfu` is the model FLOPs utilisation, from 0 to 1: the FLOPs that the model needs, divided by
-    the peak of the device. FLOPs are those of matrix products and convolutions, forward and backward, two for each
-    multiply-add; recomputation to save memory does not count. Source: Chowdhery et al., PaLM, 2022, appendix B,
-    https://arxiv.org/abs/2204.02311. The divisor is the bfloat16 peak, by convention also for a model that computes
-    in float32; on a GPU without bfloat16 units (P100, V100, T4) the float16 peak. The MFU is shown if the peak is
-    known: on a TPU, on common NVIDIA GPUs (their data sheets' rates without sparsity; this has not run on a GPU), or
-    from `peak_flops`. An MFU above 1 means that one
-    of the numbers is wrong: it is not shown (NaN at the end of an epoch), and a warning says which one it may be.
+    `throughput/device/mfu` is the model FLOPs utilisation, from 0 to 1 (Chowdhery et al., PaLM, 2022, appendix B,
+    https://arxiv.org/abs/2204.02311): the FLOPs of matrix products and convolutions, forward and backward, two for
+    each multiply-add, divided by the bfloat16 peak of the device, or the float16 peak of a GPU without bfloat16
+    units. Recomputation does not count. One above 1 is not shown, and a warning says which number is likely wrong.
+    The peaks of NVIDIA GPUs are those of their data sheets; this has not run on a GPU.
 
-    Put this callback **first** in the list: callbacks before it (such as a `CSVLogger`) do not see its keys, and one
-    that evaluates the model resets the count of examples. The progress bar and `History`, which Keras adds itself,
-    always come after it, and show rates as they are, not averaged.
-
-    Left out are the first `warmup` executions of a `fit`, which compile; with a warm-up also the last execution of
-    the first epoch, because a short last batch is compiled separately; validation inside `fit`; and whatever happens
-    between epochs. Nothing else is left out, so a stall in the input or a slow callback shows. If nothing of an epoch
-    remains, its rates are NaN, so that the columns of a `CSVLogger` stay complete. The rates after each batch start
-    two executions after the warm-up.
-
-    Samples are counted by Keras's own loss tracker, short last batches included. It is read at epoch ends and after
-    the warm-up, then less and less often while batches keep their size, from every window to every 64 windows,
-    because reading waits for the device. A custom `train_step` that does not keep that tracker needs `batch_size`;
-    without it samples per second are left out, with a warning. If several processes train together, all of them need
-    the callback, because they read that tracker together.
+    Put it **first** in the list: callbacks before it do not see its keys, and one that evaluates the model resets the
+    count of examples. If several processes train together, all of them need it.
 
     Args:
         window: Number of executions in the rolling rate. Defaults to 20.
-        warmup: Number of executions left out at the start of each `fit`; 0 leaves nothing out, not even the last
-            execution of the first epoch. Defaults to 1.
-        batch_size: Examples per step over **all** replicas, or `None` to have them counted. A short last batch is
-            still counted as it is, if the model can count. Defaults to `None`.
+        warmup: Number of executions left out at the start of each `fit`, which compile, and with them the last one of
+            the first epoch, which may; 0 leaves nothing out. Defaults to 1.
+        batch_size: Examples per step over **all** replicas, or `None` (default) to have Keras's loss tracker count
+            them, which a custom `train_step` may not keep.
         flops_per_sample: FLOPs of the forward and the backward pass for one example, or `None` for no MFU. `"auto"`
-            (default) counts them if the peak is known: once in a `fit`, by tracing the step a second time after the
-            first execution. If they cannot be counted, a warning says why.
-        peak_flops: Peak FLOP/s of one framework device. `None` (default) takes it from the tables of TPU generations
-            and NVIDIA GPUs (P100, V100, T4, A10, A100, RTX 3090 and 4090, L4, L40S, H100, H200, B200). It is not
-            known for a CPU, another GPU or a part of one.
+            (default) counts them once in a `fit` if the peak is known, by tracing the step a second time.
+        peak_flops: Peak FLOP/s of one framework device: a chip, on TPU v2, v3 and 7x a core. `None` (default) takes
+            it from the tables of TPU generations and of common NVIDIA GPUs. It is not known for a CPU.
         tokens_per_sample: Tokens in an example, or `None` (default).
-        progress_bar: Which keys progress bars show. `"short"` (default): `samples/s`, or `tokens/s` with
-            `tokens_per_sample`; `mfu`; and `batches/s` if examples cannot be counted. `"all"`: all keys, by their
-            full names. `logs` and `History` always have all of them.
-        log_dir: Folder for TensorBoard, or `None` (default). All keys are written there every `window` executions, by
-            the number of the step, and for each epoch under names that begin with `epoch_`, with the percentiles of
-            step time. If several processes train together, only the chief writes. On JAX this needs the package
-            `tensorboard`.
+        progress_bar: Which keys progress bars show: `"short"` (default), the rate and `mfu`, or `"all"`. `logs` and
+            `History` always have all of them.
+        log_dir: Folder for TensorBoard, or `None` (default): all keys every `window` executions and for each epoch,
+            with the percentiles of step time. On JAX this needs the package `tensorboard`.
         clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
 
     Raises:
@@ -192,22 +172,15 @@ class Throughput(Plotted, _runtime.keras.callbacks.Callback):
     def step_time_percentiles(self) -> StepTimePercentiles:
         """Return the median, 90th and 99th percentile of the last `fit`'s step times in seconds.
 
-        Executions are timed, each from its start to that of the next one, input and other callbacks included. An
-        execution of k batches counts as k steps of the same length, so with many steps per execution a single slow
-        step does not show. Frameworks also run ahead: if they dispatch steps faster than the device takes them, a
-        time is that of dispatching. The mean is still right; single times, and so a high percentile, may belong to
-        another step.
+        Executions are timed, each from its start to that of the next one, and one of k batches counts as k equal
+        steps. Frameworks dispatch steps ahead of the device: then the mean is right, and single times are not.
 
         Raises:
             NothingMeasuredError: If no step was measured.
         """
         found = self._meter.step_times.percentiles()
         if found is None:
-            raise NothingMeasuredError(
-                "There is no step time yet: it takes an execution after the warm-up. Write: "
-                "model.fit(..., callbacks=[throughput]) with more batches or epochs, then "
-                "throughput.step_time_percentiles()"
-            )
+            raise nothing_yet("throughput.step_time_percentiles()", needs=AFTER_WARMUP)
         return found
 
     def _figure(self) -> Any:

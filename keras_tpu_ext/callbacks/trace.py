@@ -15,12 +15,12 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.layer_names import LayerNames
 from keras_tpu_ext._runtime.common.lowering import layer_names, roles_of
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext.callbacks._fit_observer import FitObserver
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
 from keras_tpu_ext.callbacks._trace_times import divide
 from keras_tpu_ext.callbacks._xplane import Span, read_xplane
 from keras_tpu_ext.callbacks.trace_report import TraceReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, KteWarning, NothingMeasuredError
+from keras_tpu_ext.errors import ArgumentError, KteWarning
 
 _STEP = "keras_tpu_ext_step"  # in the trace
 _RUNNING = (
@@ -42,18 +42,13 @@ class Trace(FitObserver):
           dot.2                         hidden, backward            10   3.05 ms 25.9 %
 
     The profiler is that of JAX or TensorFlow, without Python's own calls (before JAX 0.7 with them, which makes the
-    traced steps slower). Layers are found by the names that Keras gives to operations. The trace stays in `directory`
-    for xprof, TensorBoard or Perfetto. Before the first traced step, and after the last, it waits for the devices;
-    when the last has ended it reads the trace, and from then on costs nothing.
+    traced steps slower). The trace stays in `directory` for xprof, TensorBoard or Perfetto. Before the first traced
+    step, and after the last, it waits for the devices; from then on it costs nothing.
 
-    Steps are those of the first epoch. The first execution is never traced, because it compiles; an execution is one
-    call of the train function, which runs `steps_per_execution` steps, and is traced as a whole.
-
-    On a CPU, several operations run at once, and each is counted with an equal part of that time. If several
-    processes train together, each writes into a folder of its own, and reads its own trace; the chief prints.
-
-    It has been run on CPUs only. How it reads the traces of a TPU and of a GPU follows the public schema, and is
-    unchecked on a TPU and on a GPU.
+    Steps are those of the first epoch. The first execution, which compiles, is never traced, and others are traced as
+    a whole. If several processes train together, each writes into a folder of its own, and reads its own trace; the
+    chief prints. It has been run on CPUs only: how it reads the traces of a TPU and of a GPU follows the public
+    schema, and is unchecked.
 
     Args:
         steps: The first step to trace, and the one after the last, counted from 0 at the start of `fit`. Defaults to
@@ -105,10 +100,8 @@ class Trace(FitObserver):
             NothingMeasuredError: If no step was traced.
         """
         if self._report is None:
-            raise NothingMeasuredError(
-                f"There is no trace yet: it takes a `fit` of more than {self.steps[0]} steps in its first epoch. "
-                "Write: model.fit(..., callbacks=[trace]), then trace.report()"
-            )
+            needs = f"a `fit` of more than {self.steps[0]} steps in its first epoch"
+            raise nothing_yet("trace.report()", needs=needs)
         return self._report
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:

@@ -12,10 +12,11 @@ from typing import Literal
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import NotFinite, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
 from keras_tpu_ext.callbacks.watch_report import Cause, WatchReport, explained, explained_without_record
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, KteWarning, NotFiniteError, NothingMeasuredError
+from keras_tpu_ext.errors import ArgumentError, KteWarning, NotFiniteError
 
 _NOT_RESTORED = (
     'Watch: `on_not_finite="restore"` needs a model of this package, whose whole state is known. Write: with '
@@ -28,24 +29,18 @@ class Watch(_runtime.keras.callbacks.Callback):
     """Tells the first loss or weight that is not finite, with layer and step, and spikes of the loss.
 
     The step of a model of this package, in a `strategy_scope()` or a `TPUModel`, records the first step whose loss is
-    not finite, also within an execution of several steps. It tells what came first: data, the output of a layer (with
-    the largest finite numbers, and the format that overflowed), the loss function, or weights that had NaN or inf
-    when the step began, with their layers, and whether the update before was the reason, by its gradients or learning
-    rate. Only that step looks at all weights and, by a second forward pass that is compiled with it, at layers; all
-    others look at their loss and, after the update, at the first two and the last two variables of at most 4096
-    numbers, mostly biases. On TensorFlow the second pass is in inference mode, and on one replica only. For any other
-    model, or with a `train_step` of your own, it tells the first execution with such a loss, and the weights that are
-    not finite by then.
+    not finite, also within an execution of several steps, and what came first: data, the output of a layer, the loss
+    function, or weights, with their layers and whether the update before was the reason. For any other model, or with
+    a `train_step` of your own, it tells the first execution with such a loss, and the weights that are not finite by
+    then. docs/callbacks.md says what the step looks at, and when.
 
-    It is told within a few executions. Weights that are not finite although the loss is, such as unused rows of an
-    embedding, are told at the end of the epoch. If several processes train together, all of them need the callback,
-    it acts at the end of an epoch, and only the chief warns. A step that loss scaling skips because gradients
-    overflowed is no fault; a loss that is not finite before it is scaled is one.
+    It is told within a few executions, or at the end of the epoch if only weights are not finite. If several
+    processes train together, all of them need the callback, it acts at the end of an epoch, and only the chief warns.
+    A step that loss scaling skips because gradients overflowed is no fault.
 
     A spike is a loss, the mean of an execution, that is above the median of the last `window` ones by more than
-    `threshold` standard deviations. These are estimated from the median absolute deviation (Hampel, 1974), of
-    logarithms if all losses are positive, and are at least 2 % of the median. A spike is told once, with its first
-    batch, up to 32 executions later. It ends when the loss is back within half of that, or after `window` executions.
+    `threshold` standard deviations, estimated from the median absolute deviation (Hampel, 1974), of logarithms if all
+    losses are positive. It is told once, up to 32 executions later.
 
     Args:
         on_not_finite: `"stop"` (default) warns and ends training, `"raise"` raises a `NotFiniteError`, and `"warn"`
@@ -135,7 +130,7 @@ class Watch(_runtime.keras.callbacks.Callback):
         """
         steps = self._steps + self._batches
         if not steps and self._found is None:
-            raise NothingMeasuredError("Watch has seen no batch. Call report() after fit(..., callbacks=[watch])")
+            raise nothing_yet("watch.report()")
         found = self._found or WatchReport(steps)
         return dataclasses.replace(found, steps=steps, spikes=tuple(self._spikes))
 

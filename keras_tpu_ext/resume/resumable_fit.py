@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, Runnin
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
+from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, data_spec
@@ -388,7 +389,7 @@ class ResumableFit:
         self._model.history.history = {name: list(values) for name, values in self._history["history"].items()}
 
     def _where(self, saved: Checkpoint) -> str:
-        ago = _duration(time.time() - saved.time)
+        ago = duration(max(time.time() - saved.time, 0.0))
         what = f"{saved.batches} batches in all, saved {ago} ago in {self._folder.path}"
         if self.finished:
             came = "is finished" if saved.finished else f"has come to epoch {saved.epoch + 1} already"
@@ -411,10 +412,3 @@ class ResumableFit:
         for states in (self._states, self._states_of_data):
             for name, lost in states.not_kept.items():
                 self._lost.warn_of_callback(name, lost)
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} seconds"

@@ -78,6 +78,19 @@ def test_a_hook_in_another_thread_is_called_but_not_charged():
     assert called.of_batches == [0.0]
 
 
+def test_hooks_of_batches_that_do_nothing_are_not_called():
+    clock = Clock()
+    nothing, later = Takes(clock, 1.0), Takes(clock, 1.0)
+    _, called = hooks(clock, nothing, later)
+    nothing.on_train_batch_end = later.on_train_batch_end = later.called.append
+    called.on_train_batch_end(0)
+    assert later.called == []
+    called.find_doing()  # at the begin of an epoch
+    called.on_train_batch_end(1)
+    assert later.called == [1, 1]
+    assert called.of_batches == [0.0, 0.0]
+
+
 def test_a_hook_that_raises_is_charged_to_what_is_open():
     clock = Clock()
     callback = Takes(clock, 1.0)

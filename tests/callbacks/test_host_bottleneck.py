@@ -386,5 +386,7 @@ def test_wrong_arguments_are_told():
 
 
 def test_before_a_verdict_there_is_no_report():
-    with pytest.raises(NothingMeasuredError, match=r"There is no verdict yet\. Write: model\.fit\("):
+    with pytest.raises(
+        NothingMeasuredError, match=r"nothing measured yet: it takes more batches .* Write: model\.fit\("
+    ):
         HostBottleneck().report()

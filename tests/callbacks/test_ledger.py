@@ -16,10 +16,11 @@ pytestmark = pytest.mark.gate_on("keras3_jax")
 class Loop:
     """Runs epochs of executions as Keras does, through a ledger."""
 
-    def __init__(self, fit, kind, *, steps=None, between=0.0, probes=False):
-        self.fit, self.kind, self.between = fit, kind, between
+    def __init__(self, fit, kind, *, steps=None, between=0.0, probes=False, reads_metrics=False, known=None):
+        self.fit, self.kind, self.between, self.reads_metrics = fit, kind, between, reads_metrics
         self.ledger = FitLedger(None, [], time.perf_counter(), clock=fit.clock, window=20, probes=probes)
         self.ledger.probes._steps = steps
+        self.ledger._known_steps = known
 
     def run(self, epochs, executions):
         hooks = self.ledger.hooks
@@ -29,6 +30,8 @@ class Loop:
                 hooks.on_train_batch_begin(batch)
                 self.ledger._around(self.kind(self.fit))
                 self.fit.now += self.between
+            if self.reads_metrics:  # as Keras does, before it calls the hooks
+                self.fit.now = max(self.fit.now, self.fit.ready_at) + 3.0
             hooks.on_epoch_end(epoch)
         hooks.on_train_end()
         self.ledger.end()
@@ -52,16 +55,27 @@ def test_devices_that_never_wait_train_all_the_time():
     loop = Loop(fit, HostReads, between=0.25)
     found = loop.run(1, 20)
     assert found["training"] == pytest.approx(20 * 2.0, abs=0.3)
-    # The first batch, and those after two executions in which it waits for the devices.
-    assert found["input"] == pytest.approx(3 * 0.5)
+    # The first batch, and those after three executions in which it waits for the devices.
+    assert found["input"] == pytest.approx(4 * 0.5)
     assert sum(found.values()) == pytest.approx(fit.now, abs=1e-2)
+
+
+@pytest.mark.parametrize("known", [None, 20])
+def test_steps_that_are_dispatched_ahead_of_the_devices_train_until_the_metrics_are_read(known):
+    fit = host_reads(host=0.0, device=2.0)
+    loop = Loop(fit, HostReads, between=0.01, reads_metrics=True, known=known)
+    found = loop.run(2, 20)
+    keras = 0.0 if known else 2 * 3.0  # it is not known when the devices were done, if the last step was not
+    assert found["training"] == pytest.approx(40 * 2.0 + keras, abs=0.2)
+    assert found.get("idle", 0.0) == pytest.approx(6.0 - keras, abs=0.2)
+    assert loop.ledger.costs.per_step().training == pytest.approx(2.0 + keras / 2 / 17, rel=0.05)
 
 
 def test_devices_that_wait_for_data_wait_for_what_they_do_not_compute():
     fit = host_reads(host=3.0, device=1.0)
     found = Loop(fit, HostReads).run(1, 40)
     assert sum(found.values()) == pytest.approx(fit.now, abs=1e-2)
-    # In three executions it waits for the devices before the host goes on.
+    # In four executions it waits for the devices before the host goes on.
     assert found["training"] == pytest.approx(40.0)
     assert found["input"] == pytest.approx(fit.now - 40.0)
     costs = Loop(host_reads(host=3.0, device=1.0), HostReads)
@@ -91,6 +105,17 @@ def test_a_graph_that_reads_is_told_apart_by_a_probe():
     assert sum(found.values()) == pytest.approx(fit.now, abs=1e-2)
 
 
+def test_a_probe_lets_go_of_the_pipeline_at_its_end():
+    loop = Loop(Fit(host=3.0, compute=1.0), FakeExecution, steps=40)
+    began = []
+    begin = loop.ledger.probes.next
+    loop.ledger.probes.next = lambda *args, **more: began.append(begin(*args, **more)) or began[-1]
+    loop.run(1, 40)
+    (probe,) = filter(None, began)
+    assert probe._ahead is None
+    assert probe._executions.gi_frame is None
+
+
 def test_where_epochs_are_too_short_for_a_probe_it_is_not_known():
     loop = Loop(Fit(host=3.0, compute=1.0), FakeExecution, steps=5)
     found = loop.run(3, 5)
@@ -117,12 +142,12 @@ def test_data_that_end_end_the_epoch():
 
 @pytest.mark.parametrize("kind", [HostReads, FakeExecution])
 def test_what_the_ledger_itself_takes_is_charged_too(kind):
-    fit = host_reads(host=0.0, device=0.0)
+    fit = host_reads(host=0.0, device=0.0, batches=300)
 
     def clock():
         fit.now += 0.01
         return fit.now
 
     fit.clock = clock
-    found = Loop(fit, kind).run(1, 90)
+    found = Loop(fit, kind).run(1, 290)
     assert sum(found.values()) == pytest.approx(fit.now, rel=0.01)

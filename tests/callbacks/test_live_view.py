@@ -15,6 +15,7 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext.callbacks import AutoResume, Goodput, LiveView, Throughput, _live_table, live_view
 from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.plan import Cost, PlanReport, Seconds
 from virtual_time import VirtualTime
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
@@ -103,6 +104,32 @@ def test_the_time_left_is_that_of_steps_and_validation(seen):
     of_second = [caption for caption in captions if caption.startswith("epoch 2 of 3, step")]
     assert of_second[1] == "epoch 2 of 3, step 2 of 4; 2 min 00 s left"  # 20 + 30 + 40 + 30
     assert captions[-1] == "epoch 3 of 3"
+
+
+def test_in_the_first_epoch_validation_takes_as_long_as_planned(seen):
+    clock = VirtualTime()
+    validation = keras.callbacks.LambdaCallback(on_test_end=lambda logs: clock.sleep(30.0))
+    step = Cost("training", Seconds.exactly(120.0), ""), Cost("validation", Seconds.exactly(60.0), "")
+    plan = PlanReport("net", "cpu", 3, 4, 2, step, hours=1.0)
+    callbacks = [Sets(clock, {}, step=10.0), validation, LiveView(plan=plan, clock=clock)]
+    built().fit(*BATCH, batch_size=2, epochs=3, verbose=0, validation_data=BATCH, callbacks=callbacks)
+    captions = [view.caption for view in seen.views]
+    assert re.fullmatch(
+        r"epoch 1 of 3, step 2 of 4; 2 min 40 s left, your 1 h end in 59 min \d\d s", captions[1]
+    )  # 20 + 20 and twice 40 + 20
+    of_second = [caption for caption in captions if caption.startswith("epoch 2 of 3, step")]
+    assert of_second[1].startswith("epoch 2 of 3, step 2 of 4; 2 min 00 s left")  # as measured
+
+
+def test_a_validation_is_shown_while_it_runs(seen):
+    clock = VirtualTime()
+    validation = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: clock.sleep(30.0))
+    callbacks = [Sets(clock, {"loss": 0.5}, step=10.0), validation, LiveView(clock=clock)]
+    built().fit(*BATCH, batch_size=2, epochs=2, verbose=0, validation_data=BATCH, callbacks=callbacks)
+    views = [view for view in seen.views if "validation" in view.place]
+    assert [view.place for view in views[:4]] == [f"epoch 1 of 2, validation, step {i + 1}" for i in range(4)]
+    assert views[0].rows[-1] == ["1", "0.5"]  # the epoch's, not those of the validation
+    assert views[5].caption == "epoch 2 of 2, validation, step 2; 1 min 00 s left"
 
 
 def test_it_is_shown_four_times_a_second_at_most(seen):

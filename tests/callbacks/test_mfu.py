@@ -172,7 +172,7 @@ def test_step_time_percentiles_of_epochs_and_of_the_fit():
     assert first[-3:] == (0.5, 0.5, 0.5)
     assert second[-3:] == pytest.approx((1.0, 2.0, 2.0), rel=0.0051)
     assert throughput.step_time_percentiles() == pytest.approx((1.0, 2.0, 2.0), rel=0.0051)
-    with pytest.raises(NothingMeasuredError, match=r"There is no step time yet: .*throughput.step_time_percentiles"):
+    with pytest.raises(NothingMeasuredError, match=r"nothing measured yet: .*throughput.step_time_percentiles"):
         Throughput().step_time_percentiles()
 
 

@@ -83,7 +83,7 @@ def test_many_epochs_keep_few_labels():
 
 
 def test_nothing_to_draw_says_what_to_do():
-    with pytest.raises(NothingMeasuredError, match=r"no rate to draw yet.*after the warm-up.*model\.fit"):
+    with pytest.raises(NothingMeasuredError, match=r"nothing measured yet.*after the warm-up.*model\.fit"):
         plot_throughput([], [], window=20)
 
 
@@ -141,7 +141,7 @@ def test_many_epochs_keep_few_ticks():
 
 def test_no_verdict_to_draw_says_what_to_do():
     with pytest.raises(
-        NothingMeasuredError, match=r"nothing to draw yet.*more batches in an epoch.*bottleneck\.plot"
+        NothingMeasuredError, match=r"nothing measured yet.*more batches in an epoch.*bottleneck\.plot"
     ):
         HostBottleneck().plot()
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import keras
@@ -180,7 +181,13 @@ def training(clock, folder, after_batch):
     """Train with AutoResume, which saves before each batch; return what `Goodput` found."""
     goodput = Goodput(clock=clock)
     resume = AutoResume(folder / "checkpoints", every_s=1e-9)
-    callbacks = [goodput, resume, Own(after_batch), RunLog(folder, clock=clock)]
+
+    def after_saving(batch):
+        while resume._fit._saver.is_writing():  # or the last checkpoint is of some batch before
+            time.sleep(0.01)
+        after_batch(batch)
+
+    callbacks = [goodput, resume, Own(after_saving), RunLog(folder, clock=clock)]
     with contextlib.suppress(RuntimeError):
         built(kte.strategy_scope(require="cpu")).fit(*BATCH, batch_size=2, epochs=3, verbose=0, callbacks=callbacks)
     return goodput.report()

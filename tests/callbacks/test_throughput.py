@@ -384,7 +384,7 @@ def test_evaluate_and_predict_before_any_fit():
     model.evaluate(dataset(8, 4), verbose=0, callbacks=[throughput])
     model.predict(dataset(8, 4), verbose=0, callbacks=[throughput])
     assert throughput.records == throughput.epoch_records == ()
-    with pytest.raises(NothingMeasuredError, match="no rate to draw yet"):
+    with pytest.raises(NothingMeasuredError, match="nothing measured yet"):
         throughput.plot()
 
 

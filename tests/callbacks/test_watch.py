@@ -322,7 +322,7 @@ def test_it_changes_nothing_and_leaves_nothing(data):
 
 def test_the_report_is_plain_data(data):
     watch = kte.callbacks.Watch()
-    with pytest.raises(kte.errors.NothingMeasuredError, match="has seen no batch"):
+    with pytest.raises(kte.errors.NothingMeasuredError, match="nothing measured yet"):
         watch.report()
     fit(in_scope(), data, watch, Spoils("out"))
     report = watch.report()

@@ -57,13 +57,17 @@ class PlannedData:
             return len(self.data) if found is None else int(found)
         return -(-_rows(self.data) // self._arrays_batch)
 
-    def arguments(self, count: int) -> dict[str, Any]:
-        """Return the arguments of `fit` and `evaluate` for that many steps; no number of them if these are all."""
-        steps = None if count == self.whole_steps else count
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `fit` for it as data."""
         if not self._is_arrays():
-            return {"x": self.data, "steps": steps}
-        names = ("x", "y", "sample_weight")
-        return {**dict(zip(names, self.data, strict=False)), "batch_size": self._arrays_batch, "steps": steps}
+            return {"x": self.data, "steps_per_epoch": self._given_steps}
+        names = dict(zip(("x", "y", "sample_weight"), self.data, strict=False))
+        return {**names, "batch_size": self._arrays_batch, "steps_per_epoch": self._given_steps}
+
+    def as_validation(self) -> dict[str, Any]:
+        """Return the arguments of `fit` for it as data of a validation."""
+        batch_size = self._arrays_batch if self._is_arrays() else None
+        return {"validation_data": self.data, "validation_batch_size": batch_size}
 
     def batches(self) -> Iterator[Any]:
         """Yield one batch after the other, without a model."""

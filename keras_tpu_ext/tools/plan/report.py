@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from keras_tpu_ext.output.display import counted, wrap
+from keras_tpu_ext.output.display import counted, duration, wrap
 from keras_tpu_ext.output.report import Report
 
 # The buckets of `callbacks.Goodput` that can be planned.
-BUCKETS = ("training", "compile", "input", "validation", "checkpoint", "startup")
+BUCKETS = ("training", "compile", "input", "validation", "checkpoint", "startup", "idle")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Cost:
     """What one part of a training costs.
 
     Attributes:
-        bucket: Its name: `"training"`, `"compile"`, `"input"`, `"validation"`, `"checkpoint"` or `"startup"`.
+        bucket: Its name: `"training"`, `"compile"`, `"input"`, `"validation"`, `"checkpoint"`, `"startup"` or
+            `"idle"`.
         seconds: How long it takes in all.
         how: How that was found.
         write: The line to write to make it cheaper; empty if there is none.
@@ -144,7 +145,7 @@ class PlanReport(Report):
         for cost in self.costs:
             took = cost.seconds
             span = f"{duration(took.low)} to {duration(took.high)}"
-            lines.append(f"  {cost.bucket:<11}{duration(took.middle):>9}{took.middle / total:>6.0%}  ({span})")
+            lines.append(f"  {cost.bucket:<11}{duration(took.middle):>11}{took.middle / total:>6.0%}  ({span})")
             words = f"{cost.how}. Write: {cost.write}" if cost.write and took.middle >= 0.05 * total else cost.how
             lines += [f"      {line}" for line in wrap(words, width=74)]
         return "\n".join([*lines, "", *(line for note in self.notes for line in wrap(f"- {note}", 2))]).rstrip()
@@ -161,16 +162,3 @@ class PlanReport(Report):
         if self.delivered is not None and self.delivered < 1:
             text += f"; the host delivers {self.delivered:.1g} of what the chips eat"
         return f"{text}. {self.problem}".rstrip()
-
-
-def duration(seconds: float) -> str:
-    """Return `"3 h 10"`, `"12 min"`, `"4 min 05"`, `"41 s"` or `"0.3 s"`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600:
-        return f"{whole // 60} min {whole % 60:02d}"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d}"
