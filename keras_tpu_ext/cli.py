@@ -220,3 +220,6 @@ _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "tfrecords": _tfrecords_report,
     "migrate": _migrate_report,
 }
+
+if __name__ == "__main__":
+    sys.exit(main())
