@@ -93,5 +93,9 @@ class ResumeWarning(UserWarning):
     """A training resumes after an interruption, and something differs from a training without one."""
 
 
+class CompiledFileWarning(UserWarning):
+    """A file of compiled programs does not fit this machine; the message says what differs."""
+
+
 class UntestedVersionWarning(UserWarning):
     """A framework is newer than what this release was tested with."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keras_tpu_ext._runtime.common.error_messages import message_of, shorten
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
+from keras_tpu_ext._runtime.common.saved_programs import Signature
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Tensor
 from keras_tpu_ext.errors import KteError
 
@@ -85,6 +86,7 @@ class LoweredStep:
     without_lines: bytes | None = None
     layouts: tuple[VariableLayout, ...] = ()  # the layout of each variable of the model
     complaints: tuple[str, ...] = ()  # likely mistakes in these layouts
+    signature: Signature | None = None  # what JAX would ask its compiler for, on JAX
 
     @property
     def identity(self) -> bytes:
