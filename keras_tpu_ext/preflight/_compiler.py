@@ -88,7 +88,7 @@ def compile_for(
         "devices": target.devices,
         "partitions": lowered.partitions,
         "results": lowered.results,
-        "compile_options": lowered.signature and base64.b64encode(lowered.signature.options).decode(),
+        "compile_options": base64.b64encode(lowered.compile_options).decode(),
     }
     environment = _environment(target)
     key = _cache_key(lowered.identity, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))

@@ -6,7 +6,6 @@ used. An executable is machine code, so a file is read only if its own digest is
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import os
@@ -32,7 +31,6 @@ from keras_tpu_ext.resume import tensor_file
 _FORMAT = "compiled programs, 1"
 _LARGEST = 1 << 32  # bytes of a file; one that is longer is never read
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_BASE64 = re.compile(r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 # Flags of XLA that change nothing in a program.
 _NO_FLAGS = ("--xla_dump_", "--xla_force_host_platform_device_count")
 _MACHINE = (
@@ -51,7 +49,7 @@ _content = schema.fields(
                     "module": schema.text,
                     "digest": schema.matching(_SHA256, "the 64 hexadecimal digits of a SHA-256"),
                     "arguments": schema.list_of(schema.text),
-                    "options": schema.matching(_BASE64, "a text in base64"),
+                    "options": schema.text,
                     "seconds": schema.number,
                 }
             )
@@ -91,7 +89,7 @@ class SavedFile(NamedTuple):
                 "module": one.signature.module,
                 "digest": one.signature.digest,
                 "arguments": one.signature.arguments,
-                "options": base64.b64encode(one.signature.options).decode(),
+                "options": one.signature.options,
                 "seconds": one.seconds,
             }
             for one in self.programs
@@ -149,8 +147,7 @@ def _parsed(content: bytes) -> SavedFile:
         executable = file.read(number)
         if executable.dtype != np.uint8 or executable.ndim != 1:
             raise MismatchError(f"programs[{number}]", "bytes", f"{executable.dtype}{list(executable.shape)}")
-        options = base64.b64decode(row["options"])
-        signature = Signature(row["module"], row["digest"], tuple(row["arguments"]), options)
+        signature = Signature(row["module"], row["digest"], tuple(row["arguments"]), row["options"])
         programs.append(SavedProgram(row["name"], signature, row["seconds"], executable.tobytes()))
     return SavedFile(found["target"], found["machine"], tuple(programs))
 

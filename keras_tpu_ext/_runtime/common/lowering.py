@@ -86,7 +86,8 @@ class LoweredStep:
     without_lines: bytes | None = None
     layouts: tuple[VariableLayout, ...] = ()  # the layout of each variable of the model
     complaints: tuple[str, ...] = ()  # likely mistakes in these layouts
-    signature: Signature | None = None  # what JAX would ask its compiler for, on JAX
+    signature: Signature | None = None  # what JAX would ask its compiler for
+    compile_options: bytes = b""  # the options for the compiler, as JAX serialises them
 
     @property
     def identity(self) -> bytes:

@@ -74,7 +74,7 @@ Trainer. _call_has_training_arg _distribute_strategy
 """)
 
 KERAS3_JAX = _names("""
-jax._src.compiler: compile_or_get_cached
+jax._src.compiler: CompileOptions compile_or_get_cached
 jax._src.distributed:global_state. client process_id
 jax._src.interpreters.mlir: make_ir_context module_to_bytecode
 jax._src.lib: tpu
@@ -94,7 +94,9 @@ DistributedRuntimeClient. key_value_dir_get key_value_set
 GroupQueryAttention. _inverse_sqrt_head_dim _return_attention_scores
 JAXEpochIterator. data_adapter
 Layer. _loss_ids _remat_mode
+Lowered. _lowering
 LossFunctionWrapper. fn
+MeshComputation. _compiler_options_kvs
 MultiHeadAttention. _attention_axes _dropout_layer _flash_attention _inverse_sqrt_key_dim
 Variable. _layout _value
 Trainer. _jax_state _losses_override

@@ -15,7 +15,7 @@ class Signature:
     module: str  # the name that JAX gives it, which programs share
     digest: str  # of the lowered program, as `jax/program_digest.py` has it
     arguments: tuple[str, ...]  # the type and the sharding of each
-    options: bytes  # JAX's options for the compiler, as it serialises them
+    options: str  # JAX's options for the compiler, in words
 
 
 @dataclasses.dataclass(frozen=True)

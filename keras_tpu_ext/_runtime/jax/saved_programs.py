@@ -8,6 +8,7 @@ usual.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import itertools
 import logging
@@ -72,8 +73,8 @@ def _facts(devices: Sequence[jax.Device]) -> dict[str, str]:
     }
 
 
-def signature_of(lowered: jax.stages.Lowered, devices: int) -> Signature:
-    """Return what JAX would ask for with a lowered program, if it compiled it for devices 0, 1, ..."""
+def signature_of(lowered: jax.stages.Lowered, devices: int) -> tuple[Signature, bytes]:
+    """Return what JAX would ask for with a lowered program, if it compiled it for devices 0, 1, ..., and its options."""
     lowering, module = lowered._lowering, lowered.compiler_ir("stablehlo")
     given = lowering.compile_args
     propagates = _pxla.get_prop_to_input_output(
@@ -82,11 +83,11 @@ def signature_of(lowered: jax.stages.Lowered, devices: int) -> Signature:
     options = _pxla.create_compile_options(
         module, given["tuple_args"], *propagates, None, np.arange(devices), dict(lowering._compiler_options_kvs)
     )
-    return _signature(module, options)
+    return _signature(module, options), bytes(options.SerializeAsString())
 
 
 def _signature(module: Any, options: Any) -> Signature:
-    return Signature(_name_of(module), digest_of(module), tuple(_arguments_of(module)), _comparable(options))
+    return Signature(_name_of(module), digest_of(module), tuple(_arguments_of(module)), _words_of(options))
 
 
 def offer(programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
@@ -140,7 +141,7 @@ def _different(
     if program.signature.arguments != wanted.arguments:
         found.append(_nearest(wanted, [program], given["computation"]))
     if program.signature.options != wanted.options:
-        found += differences({"options": _readable(program.signature)}, {"options": _readable(wanted)})
+        found += differences({"options": program.signature.options}, {"options": wanted.options})
     return [*found, "it calls Python on the host"] if given["host_callbacks"] else found
 
 
@@ -193,19 +194,14 @@ def _argument_names(module: Any) -> list[str]:
     return [found[1] if (found := re.match(r'loc\("([^"]*)"', place)) else place for place in places]
 
 
-def _comparable(options: Any) -> bytes:
-    """Return options for the compiler as bytes, without those that change nothing in a program."""
+def _words_of(options: Any) -> str:
+    """Return options for the compiler, without those that change nothing in a program: a digest of all, and most."""
     copy = _CompileOptions.ParseFromString(options.SerializeAsString())
+    build = copy.executable_build_options
     for name, value in _OF_GPUS.items():
-        setattr(copy.executable_build_options.debug_options, name, value)
-    return bytes(copy.SerializeAsString())
-
-
-def _readable(signature: Signature) -> str:
-    """Return the options of a signature as words."""
-    options = _CompileOptions.ParseFromString(signature.options)
-    build = options.executable_build_options
-    named = [(options, name) for name in _OPTIONS] + [(build, name) for name in _BUILD_OPTIONS]
+        setattr(build.debug_options, name, value)
+    named = [(copy, name) for name in _OPTIONS] + [(build, name) for name in _BUILD_OPTIONS]
     words = [f"{name}={getattr(thing, name)}" for thing, name in named]
     words += [line.replace(": ", "=") for line in str(build.debug_options).splitlines()[1:]]
-    return " ".join(word.replace(" ", "") for word in words)
+    digest = hashlib.sha256(copy.SerializeAsString()).hexdigest()
+    return " ".join(word.replace(" ", "") for word in [*words, f"sha256={digest}"])
