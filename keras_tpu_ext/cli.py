@@ -6,6 +6,8 @@ The exit status is 0 if the report is good, 1 if it is not and 2 if there is non
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -96,7 +98,7 @@ def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
 
 
 def _doctor_report(options: argparse.Namespace) -> DoctorReport:
-    return doctor(paths=options.paths, start=options.start)
+    return doctor(paths=options.paths, start=options.start, compiled=options.compiled)
 
 
 def _preflight_report(options: argparse.Namespace) -> PreflightReport:
@@ -144,6 +146,32 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
     if options.plot:
         report.plot(options.plot)
     return report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """A preflight, and the file of its programs, which there is if it is good."""
+
+    report: PreflightReport
+    compiled: tuple[str, str] | None  # its path and its SHA-256
+
+    @property
+    def ok(self) -> bool:
+        return self.report.ok
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.report.to_dict(), "compiled": self.compiled}
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def _compile_report(options: argparse.Namespace) -> _Compiled:
+    report = _preflight_report(options)
+    if not report.ok:
+        return _Compiled(report, None)
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):  # of the line to write
+        return _Compiled(report, (options.out, report.save(options.out)))
 
 
 def _plan_report(options: argparse.Namespace) -> PlanReport:
@@ -210,6 +238,7 @@ _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "parity": _parity_report,
     "doctor": _doctor_report,
     "preflight": _preflight_report,
+    "compile": _compile_report,
     "plan": _plan_report,
     "advise": _advise_report,
     "resume": _resume_report,

@@ -9,6 +9,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import KteError
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.precision import recommended_policy
+from keras_tpu_ext.preflight._saved import open_saved
 from keras_tpu_ext.strategy import strategy_scope
 from keras_tpu_ext.tools import doctor as checks
 from keras_tpu_ext.tools.doctor import DoctorReport as DoctorReport
@@ -19,6 +20,7 @@ def doctor(
     *,
     paths: Sequence[str] = (),
     start: bool = False,
+    compiled: tuple[str | os.PathLike[str], str] | None = None,
     environ: Mapping[str, str] | None = None,
     root: str | os.PathLike[str] = "/",
     versions: Mapping[str, str] | None = None,
@@ -33,6 +35,8 @@ def doctor(
         paths: Where data and checkpoints will be, to check that they can be reached from where the model trains; none
             by default.
         start: Whether to start the TPU as well, which occupies it and waits for it. Defaults to `False`.
+        compiled: A file of `PreflightReport.save` and its SHA-256, as for `strategy_scope`, to check that it fits
+            this machine; what of its devices only a started TPU tells, with `start=True`. Defaults to `None`.
         environ: Environment variables; those of this process by default.
         root: Folder to use as the root of the file system; `"/"` by default.
         versions: Installed versions by package; by default those of this Python.
@@ -63,8 +67,13 @@ def doctor(
     if hardware.kind == "gpu":
         found += checks.check_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
     found += checks.check_policy(policy, recommended, hardware)
+    facts: dict[str, str] = {"platform": hardware.kind}
+    if hardware.generation is not None:
+        facts["device kind"] = hardware.generation.device_kind
     if start and reached:
-        found += _started(reached)
+        found += _started(reached, facts)
+    if compiled is not None:
+        found.append(_fits(compiled, facts))
     found.sort(key=lambda finding: finding.kind != "problem")
     return DoctorReport(
         place=checks.describe_place(environ, hardware),
@@ -78,11 +87,24 @@ def doctor(
     )
 
 
-def _started(address: str) -> list[Finding]:
+def _fits(compiled: tuple[str | os.PathLike[str], str], facts: Mapping[str, str]) -> Finding:
+    saved = open_saved("doctor", compiled)
+    misfit, names = saved.misfit(facts), ", ".join(program.name for program in saved.programs)
+    if misfit:
+        text = f"the programs of {os.fspath(compiled[0])}, for {saved.target}, do not fit this machine: {misfit}"
+        return Finding("problem", text, "report.save(...) anew, with these versions and for this target")
+    started = "" if "devices" in facts else ", as far as is known before it is started"
+    return Finding("advice", f"{os.fspath(compiled[0])} fits this machine{started}; it has: {names}")
+
+
+def _started(address: str, facts: dict[str, str]) -> list[Finding]:
     try:
         scope = strategy_scope(require="tpu", tpu=address)
     except KteError as error:
         return [Finding("problem", " ".join(str(error).split()).rstrip("."))]
+    if _runtime.saved_programs is not None:
+        found = _runtime.saved_programs.facts_of(scope.strategy)
+        facts |= {name: text for name, text in found.items() if name != "mesh"}
     return [Finding("advice", f"the TPU was started: {scope}")]
 
 

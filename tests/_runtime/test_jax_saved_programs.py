@@ -35,7 +35,9 @@ def saved(*changes, **of_signature):
     client, options = jax.devices()[0].client, saved_programs._CompileOptions.ParseFromString(options)
     devices = _jax.DeviceList(tuple(jax.devices()[:1]))
     loaded = client.compile_and_load(lowered.compiler_ir("stablehlo"), devices, options)
-    one = SavedProgram("train", dataclasses.replace(signature, **of_signature), SECONDS, client.serialize_executable(loaded))
+    one = SavedProgram(
+        "train", dataclasses.replace(signature, **of_signature), SECONDS, client.serialize_executable(loaded)
+    )
     return dataclasses.replace(one, **dict(changes))
 
 
@@ -78,7 +80,11 @@ def test_a_program_that_fits_is_taken_and_computes_the_same(offer, taken, caplog
 def test_the_file_of_other_devices_options_arguments_or_bytes_is_told_and_not_taken(offer, taken, caplog):
     good = saved()
     cases = [
-        (saved(arguments=("tensor<4x2xf32>", "tensor<8x2xf16>")), {}, "rows: expected tensor<8x2xf16>, found tensor<8x2xf32>"),
+        (
+            saved(arguments=("tensor<4x2xf32>", "tensor<8x2xf16>")),
+            {},
+            "rows: expected tensor<8x2xf16>, found tensor<8x2xf32>",
+        ),
         (saved(arguments=("tensor<4x2xf32>",)), {}, "rows: expected none, found tensor<8x2xf32>"),
         (
             saved(options=good.signature.options.replace("optimization_level=", "optimization_level=1")),

@@ -74,7 +74,7 @@ def _facts(devices: Sequence[jax.Device]) -> dict[str, str]:
 
 
 def signature_of(lowered: jax.stages.Lowered, devices: int) -> tuple[Signature, bytes]:
-    """Return what JAX would ask for with a lowered program, if it compiled it for devices 0, 1, ..., and its options."""
+    """Return what JAX would ask for to compile a program for devices 0, 1, ..., and the options of that."""
     lowering, module = lowered._lowering, lowered.compiler_ir("stablehlo")
     given = lowering.compile_args
     propagates = _pxla.get_prop_to_input_output(
