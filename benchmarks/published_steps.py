@@ -34,6 +34,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh
 from keras_tpu_ext._runtime.jax.lowering import _module_to_bytecode
+from keras_tpu_ext._runtime.jax.program_digest import digest_of
 from keras_tpu_ext.preflight._batch import batch_spec
 from keras_tpu_ext.preflight._compiler import compile_for, compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight._hlo.module import Module
@@ -135,9 +136,8 @@ def function(work: Callable[..., jax.Array], *shapes: tuple[int, ...], target: s
     arrays = [jax.ShapeDtypeStruct((shape[0] * devices, *shape[1:]), dtype, sharding=split) for shape in shapes]
     every = jax.shard_map(work, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     lowered = jax.jit(every, out_shardings=split).trace(*arrays).lower(lowering_platforms=("tpu",))
-    program = bytes(_module_to_bytecode(lowered.compiler_ir("stablehlo")))
-    text = lowered.as_text().encode()
-    return LoweredStep(program, True, 1, 0, (), {}, {}, without_lines=text)
+    module = lowered.compiler_ir("stablehlo")
+    return LoweredStep(bytes(_module_to_bytecode(module)), True, 1, 0, (), {}, {}, digest=digest_of(module))
 
 
 def product(size: int, rate: float, target: str, source: str, flags: str = "") -> Row:

@@ -95,7 +95,7 @@ def test_a_layout_is_as_predicted_and_as_told(make, shard):
     model = trained(scope, make)
     predicted = _runtime.probes.lower_step(
         model,
-        (TOKENS, np.zeros((16, 8), "float32"), None),
+        (TOKENS, np.zeros((16, 8), "float32")),
         _runtime.devices.shard(_runtime.devices.abstract_strategy(8), shard, MESH["mesh"]),
         "TPU v5 lite",
     ).layouts
@@ -170,7 +170,7 @@ def test_auto_warns_of_the_layout_that_it_has_chosen_and_no_other(monkeypatch):
 
     def choose(hardware, model, batch):
         opened = _runtime.devices.shard(_runtime.devices.abstract_strategy(8), "fsdp", MESH["mesh"])
-        _runtime.probes.lower_step(model, (*batch, None), opened, "TPU v5 lite")  # as `preflight` does
+        _runtime.probes.lower_step(model, batch, opened, "TPU v5 lite")  # as `preflight` does
         return dict(MESH["mesh"])
 
     def make():
@@ -266,7 +266,7 @@ def test_a_layout_map_may_name_fewer_axes_than_there_are_dimensions():
     scope = kte.strategy_scope(require="cpu", shard=layouts)
     model = fitted(scope)
     opened = _runtime.devices.shard(_runtime.devices.abstract_strategy(8), layouts, None)
-    batch = np.zeros((8, 512), "float32"), np.zeros((8, 1), "float32"), None
+    batch = np.zeros((8, 512), "float32"), np.zeros((8, 1), "float32")
     predicted = _runtime.probes.lower_step(model, batch, opened, "TPU v5 lite").layouts
     assert predicted[0].spec == scope.layout(model).variables[0].spec == ("data", None)
 
@@ -304,12 +304,12 @@ def test_the_first_step_of_a_chosen_layout_is_that_of_a_scope_with_its_mesh(monk
             compiled.append(one.lower(*arguments).compile())
             return one(*arguments)
 
+        run.trace = one.trace  # for `lowered`
         return run, many
 
     def lowered(model, batch):
         opened = _runtime.devices.shard(_runtime.devices.abstract_strategy(8), "fsdp", MESH["mesh"])
-        program = _runtime.probes.lower_step(model, (*batch, None), opened, "TPU v5 lite")
-        programs.append(program.without_lines)
+        programs.append(_runtime.probes.lower_step(model, batch, opened, "TPU v5 lite").digest)
         return dict(MESH["mesh"])
 
     monkeypatch.setattr(kte.strategy, "fastest_mesh", lambda hardware, *asked: lowered(*asked))

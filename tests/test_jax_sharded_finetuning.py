@@ -371,7 +371,7 @@ def lowered(model, mesh, rows=16):
     x, y = data(rows)
     sizes = dict(MESHES[mesh].get("mesh", (("data", 8),)))
     opened = _runtime.devices.shard(_runtime.devices.abstract_strategy(8), "fsdp", tuple(sizes.items()))
-    return _runtime.probes.lower_step(model, (x.astype("int32"), y, None), opened, "TPU v5 lite")
+    return _runtime.probes.lower_step(model, (x.astype("int32"), y), opened, "TPU v5 lite")
 
 
 @pytest.mark.parametrize(("name", "made", "mesh"), COUNTED)

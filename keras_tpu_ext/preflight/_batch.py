@@ -25,16 +25,21 @@ class ArraySpec:
     dtype: str
 
 
-def batch_spec(batch: Any, target: str, replicas: int, per_replica_batch: int | None) -> tuple[Any, Any, Any]:
-    """Return the specs of `x`, `y` and `sample_weight` of the global batch."""
+def batch_spec(batch: Any, target: str, replicas: int, per_replica_batch: int | None) -> Any:
+    """Return the specs of the global batch as `fit` gives it to a step, which packs `x` with the function used here.
+
+    A tuple is a batch of a dataset, and stays what it is.
+    """
     if hasattr(batch, "element_spec") or hasattr(batch, "__next__"):
         write = "preflight(model, next(iter(dataset)), pipeline=dataset)"
         raise _refusal("one batch of arrays", f"a {type(batch).__name__}, which has many", write)
     parts = batch if isinstance(batch, tuple) else (batch,)
     if not 1 <= len(parts) <= 3:
         raise _refusal("of one to three parts", f"a tuple of {len(parts)}")
-    x, y, sample_weight = (_map(_spec, part) for part in (*parts, None, None)[:3])
-    specs = _leaves((x, y, sample_weight))
+    spec: Any = tuple(_map(_spec, part) for part in parts)
+    if len(parts) > 1 or not isinstance(batch, tuple):
+        spec = _runtime.keras.utils.pack_x_y_sample_weight(*spec)
+    specs = _leaves(spec)
     if not specs or any(not spec.shape for spec in specs):
         raise _refusal("of arrays", "single numbers")
     sizes = sorted({spec.shape[0] for spec in specs}, key=str)
@@ -43,7 +48,7 @@ def batch_spec(batch: Any, target: str, replicas: int, per_replica_batch: int | 
         needed = "of arrays with a size in every dimension behind the examples, as a TPU compiles for one"
         raise _refusal(needed, str(found), "padded data, or the size that you will train with")
     if per_replica_batch is not None:
-        return with_batch_size((x, y, sample_weight), per_replica_batch * replicas)
+        return with_batch_size(spec, per_replica_batch * replicas)
     if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:
         raise _refusal("of arrays with the same number of examples, at least 1", str(sizes))
     if sizes[0] % replicas:
@@ -52,27 +57,27 @@ def batch_spec(batch: Any, target: str, replicas: int, per_replica_batch: int | 
             f"A batch of {sizes[0]} cannot be shared evenly by the {replicas} replicas of {target}. "
             f"Write per_replica_batch={fitting}, which is a batch of {fitting * replicas}."
         )
-    return x, y, sample_weight
+    return spec
 
 
 def _refusal(needed: str, got: str, write: str = _WRITE) -> ArgumentError:
     return check.argument_error("preflight", "batch", needed, got, write)
 
 
-def with_batch_size(spec: tuple[Any, Any, Any], examples: int) -> tuple[Any, Any, Any]:
+def with_batch_size(spec: Any, examples: int) -> Any:
     """Return the spec of a batch with another number of examples."""
-    x, y, sample_weight = _map(lambda leaf: ArraySpec((examples, *leaf.shape[1:]), leaf.dtype), spec)
-    return x, y, sample_weight
+    return _map(lambda leaf: ArraySpec((examples, *leaf.shape[1:]), leaf.dtype), spec)
 
 
-def batch_size(spec: tuple[Any, Any, Any]) -> int:
+def batch_size(spec: Any) -> int:
     """Return the number of examples."""
     return int(_leaves(spec)[0].shape[0])
 
 
-def sequence_length(spec: tuple[Any, Any, Any]) -> int | None:
+def sequence_length(spec: Any) -> int | None:
     """Return the number of tokens in an example; `None` if no input is a sequence of integers."""
-    found = [leaf.shape[1] for leaf in _leaves(spec[0]) if len(leaf.shape) == 2 and leaf.dtype.startswith("int")]
+    x, _, _ = _runtime.keras.utils.unpack_x_y_sample_weight(spec)
+    found = [leaf.shape[1] for leaf in _leaves(x) if len(leaf.shape) == 2 and leaf.dtype.startswith("int")]
     return max(found, default=None)
 
 

@@ -12,7 +12,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
-from keras_tpu_ext.errors import PreflightError
+from keras_tpu_ext.errors import ArgumentError, PreflightError
 from keras_tpu_ext.output.display import mesh_text
 from keras_tpu_ext.output.progress import Progress
 from keras_tpu_ext.preflight import _batch
@@ -30,7 +30,7 @@ class Step:
     """A train step, and how to compile it."""
 
     model: Any  # the compiled model
-    spec: tuple[Any, Any, Any]  # specs of `x`, `y` and `sample_weight` of the global batch
+    spec: Any  # specs of the global batch, as `fit` gives it to a step
     target: Target  # the TPU slice
     opened: OpenedStrategy  # the strategy over its devices
     mesh: Mapping[str, int] | None  # size of each axis of the mesh, by its name; `None` if the model is not sharded
@@ -57,10 +57,13 @@ class Step:
 
     def save(self, step_seconds: float | None, known: Compiled, digest: str, path: str | os.PathLike[str]) -> str:
         """Compile all programs of a `fit`, but for the known one, and write them; return the file's SHA-256."""
+        saved_programs = _runtime.saved_programs
+        if saved_programs is None:
+            raise ArgumentError(f"save needs Keras 3 on JAX; this is {_runtime.message_terms.keras} on TensorFlow.")
         lowered = _runtime.probes.lower_programs(
             self.model, self.spec, self.opened, self.target.generation.device_kind, step_seconds=step_seconds
         )
-        programs = []
+        programs, lowered = [], list({one.digest: one for one in reversed(lowered)}.values())[::-1]
         for number, one in enumerate(lowered, 1):
             compiled = known
             if one.digest != digest or not known.executable:
@@ -71,7 +74,7 @@ class Step:
             assert one.signature is not None, "it was lowered by JAX"
             seconds = compiled.facts["compile_seconds"]
             programs.append(SavedProgram(one.name, one.signature, seconds, compiled.executable))
-        facts = {**compiled.machine, **_runtime.saved_programs.facts_of(self.opened.strategy)}
+        facts = {**compiled.machine, **saved_programs.facts_of(self.opened.strategy, are_here=False)}
         return SavedFile(self.target.name, machine_of(facts), tuple(programs)).write(path)
 
     def report(self, **more: float | None) -> PreflightReport:

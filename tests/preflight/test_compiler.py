@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_written_loses_no_result(worker, tmp_path):
 
 def test_a_program_that_came_from_other_lines_is_the_same_and_one_of_other_layers_is_not(worker, tmp_path):
     for program, layers in ((b"line 1", ("a",)), (b"line 2", ("a",)), (b"line 2", ("b",))):
-        compiled(step(program, without_lines=b"same", layers=layers), cache_dir=tmp_path / "c")
+        compiled(step(program, digest="same", layers=layers), cache_dir=tmp_path / "c")
     assert runs(tmp_path) == 2
 
 

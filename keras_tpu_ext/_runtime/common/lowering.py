@@ -1,4 +1,4 @@
-"""A train step lowered for a TPU compiler, and the layer and line that keep one from being lowered."""
+"""A step lowered for a compiler, and the layer and line that keep one from being lowered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from keras_tpu_ext._runtime.common.error_messages import message_of, shorten
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.saved_programs import Signature
-from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Tensor
+from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor
 from keras_tpu_ext.errors import KteError
 
 _IN_CALL = re.compile(r"calling (?:layer ['\"](?P<quoted>[^'\"]+)['\"]|(?P<kind>\w+)\.call\(\))")
@@ -69,7 +69,7 @@ _Frame = tuple[str, int]  # file and line
 
 @dataclasses.dataclass(frozen=True)
 class LoweredStep:
-    """A train step in StableHLO."""
+    """A train step, or another program of `fit`, `evaluate` or `predict`, in StableHLO."""
 
     program: bytes  # the module, as MLIR bytecode or text
     # True if it is the program of all devices, which the compiler partitions; False for that of one replica.
@@ -82,20 +82,20 @@ class LoweredStep:
     # Number of leading results that are not variables; all others alias the variables that they update. `None` if the
     # program says itself which arguments it donates.
     results: int | None = None
-    # The program without source locations, which change nothing; `None` if it has none.
-    without_lines: bytes | None = None
+    digest: str = ""  # the SHA-256 of the program without names and lines of code; empty on TensorFlow
     layouts: tuple[VariableLayout, ...] = ()  # the layout of each variable of the model
     complaints: tuple[str, ...] = ()  # likely mistakes in these layouts
+    name: str = "train"  # what it does, as in `"evaluate, 8 steps, short batches"`
     signature: Signature | None = None  # what JAX would ask its compiler for
     compile_options: bytes = b""  # the options for the compiler, as JAX serialises them
 
     @property
     def identity(self) -> bytes:
         """Everything that the compiler's result depends on, as a cache key."""
-        if self.without_lines is None:
+        if not self.digest:
             return self.program
         # Without locations there are no names of operations, and so no names of layers.
-        return b"\n".join([self.without_lines, repr((self.layers, sorted(self.roles.items()))).encode()])
+        return repr((self.digest, self.layers, sorted(self.roles.items()))).encode()
 
 
 class LoweringError(Exception):
@@ -104,11 +104,6 @@ class LoweringError(Exception):
     def __init__(self, cause: str, *, layer: str = "", line: str = "", cure: str = "") -> None:
         super().__init__(cause)
         self.layer, self.line, self.cause, self.cure = layer, line, cause, cure
-
-
-def given_parts(batch: Sequence[Nest]) -> Sequence[Nest]:
-    """Return `x`, `y` and `sample_weight` without those at the end that are `None`."""
-    return batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
 
 
 def layer_names(model: Model) -> tuple[str, ...]:

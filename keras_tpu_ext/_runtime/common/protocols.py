@@ -602,19 +602,47 @@ class Probes(Protocol):
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that creates models, whose variables have shapes but no values where the runtime can."""
 
-    def lower_step(
-        self, model: Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str
-    ) -> LoweredStep:
-        """Lower the train step of a compiled model to a program for TPUs, building the model if necessary.
+    def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
+        """Lower the train step of a compiled model, which `fit` runs, building the model if necessary.
 
         Args:
             model: The model.
-            batch: `x`, `y` and `sample_weight`: structures of objects with `shape` and `dtype`, or `None`.
+            batch: What `fit` gives to a step, as `keras.utils.pack_x_y_sample_weight` returns it, of objects with
+                `shape` and `dtype`.
             opened: The strategy to lower it for, of `Devices.abstract_strategy` or `Devices.shard`.
-            device_kind: JAX's name for such a device, such as `"TPU v3"`.
+            device_kind: JAX's name for its devices, such as `"TPU v3"`; on JAX also `"cpu"`.
 
         Raises:
             LoweringError: If it cannot be lowered; it has the layer, the line and a fix, as far as they are known.
+        """
+
+    def lower_programs(
+        self,
+        model: Model,
+        batch: Nest,
+        opened: OpenedStrategy,
+        device_kind: str,
+        *,
+        num_batches: int | None = None,
+        validation_batches: int | None = None,
+        step_seconds: float | None = None,
+    ) -> list[LoweredStep]:
+        """Lower every program that a `fit` with validation, `evaluate` and `predict` would compile for such a batch.
+
+        With a short last batch these are others than without one, and both are among them. Under
+        `steps_per_execution="auto"` there is one for each number of steps that it tries.
+
+        Args:
+            model: As for `lower_step`.
+            batch: As for `lower_step`.
+            opened: As for `lower_step`.
+            device_kind: As for `lower_step`.
+            num_batches: Batches in an epoch, if known: no execution has more.
+            validation_batches: Batches in the data for validation, if known.
+            step_seconds: About how long a train step takes, if known: "auto" tries fewer numbers of steps then.
+
+        Raises:
+            LoweringError: As of `lower_step`; always on TensorFlow.
         """
 
     def record_gradients(self, model: Model) -> Callable[[], list[Array] | None]:
@@ -656,8 +684,8 @@ class Probes(Protocol):
 class SavedPrograms(Protocol):
     """Programs that were compiled before, perhaps elsewhere."""
 
-    def facts_of(self, strategy: Strategy) -> dict[str, str]:
-        """Return what programs for a strategy are compiled for: its devices, if they are there, and its mesh."""
+    def facts_of(self, strategy: Strategy, *, are_here: bool = True) -> dict[str, str]:
+        """Return what programs for a strategy are compiled for: its mesh and, if they are here, its devices."""
 
     def offer(self, programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
         """Use these programs, on devices with these facts, in place of compiling, for good."""

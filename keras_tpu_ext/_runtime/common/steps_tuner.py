@@ -25,6 +25,16 @@ class StepsTuner:
         self._fitted = False
         self._cut = False  # whether the last execution ended with its epoch
 
+    @classmethod
+    def tried(cls, step_seconds: float, most_steps: int) -> list[int]:
+        """Return the numbers of steps that it tries if each step takes `step_seconds`."""
+        tuner = cls()
+        tuner.most_steps, found = most_steps, [tuner.steps]
+        while not tuner.settled:
+            tuner.note(tuner.steps, tuner.steps * step_seconds)
+            found.append(tuner.steps)
+        return found
+
     def note(self, steps: int, seconds: float) -> None:
         """Record the seconds until the results of an execution were available.
 

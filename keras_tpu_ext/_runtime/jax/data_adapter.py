@@ -122,7 +122,7 @@ class Group(NamedTuple):
 class HostBatch(NamedTuple):
     """A batch on the host."""
 
-    data: Nest  # what the model takes, as NumPy arrays
+    data: Nest  # what the model takes, as NumPy arrays, or their shapes, for `lowering.py`
     rows: int  # number of rows, all of them examples
     space: int = 0  # number of rows that it was padded to before
     # Whether it is replicated, is not padded and forms its own group: its parts have different numbers of rows, such
@@ -233,9 +233,13 @@ def host_batch(batch: Nest) -> HostBatch:
         leaves = jax.tree.leaves(batch, is_leaf=is_jax_sparse)
         if any(is_jax_sparse(leaf) for leaf in leaves):
             return HostBatch(batch, leaves[0].shape[0], is_whole=True)
-        batch = jax.tree.map(np.asarray, batch)
+        batch = jax.tree.map(_host_array, batch)
     leaves = jax.tree.leaves(batch)
-    return HostBatch(batch, len(leaves[0]), space, is_whole=len({leaf.shape[:1] for leaf in leaves}) > 1)
+    return HostBatch(batch, leaves[0].shape[0], space, is_whole=len({leaf.shape[:1] for leaf in leaves}) > 1)
+
+
+def _host_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
 
 
 def with_jax_sparse(batch: Nest) -> Nest:
@@ -250,11 +254,13 @@ def with_jax_sparse(batch: Nest) -> Nest:
 
 
 def _with_rows(leaf: Any, rows: int) -> Any:
-    return leaf if len(leaf) == rows else _stacked([leaf], rows, 1)[0]
+    return leaf if leaf.shape[0] == rows else _stacked([leaf], rows, 1)[0]
 
 
 def _stacked(leaves: Sequence[Any], rows: int, room: int) -> Any:
     """Return arrays stacked along a new first dimension of size `room`, each padded to `rows` rows."""
+    if isinstance(leaves[0], jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((room, rows, *leaves[0].shape[1:]), leaves[0].dtype)
     stack = np.empty((room, rows, *leaves[0].shape[1:]), leaves[0].dtype)
     for batch, leaf in zip(stack, leaves, strict=False):
         batch[: len(leaf)] = leaf

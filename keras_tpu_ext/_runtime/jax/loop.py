@@ -58,6 +58,10 @@ class CompiledLoop:
         own = [variable.value for variable in own_variables(self._model)]
         if self._model.run_eagerly or not self._model.jit_compile:
             return self._one_by_one, (state, own, group)
+        return self.compiled(state, own, group)
+
+    def compiled(self, state: State, own: Values, group: Group) -> tuple[Any, tuple[Nest, ...]]:
+        """Return the compiled function for a group, and its arguments; all may be shapes, for `lowering.py`."""
         if self._compiled is None:
             self._compiled = self._compile(state, own)
         one, many = self._compiled
@@ -84,14 +88,17 @@ class CompiledLoop:
 
     def _compile(self, state: State, own: Values) -> tuple[_Steps, _Steps]:
         everywhere = replicated(distribution_of(self._model))
-        shardings = None
+        one: dict[str, Any] = {"donate_argnums": (0, 1)}
+        many = one
         if everywhere is not None:
-            shardings = (everywhere, *jax.tree.map(lambda array: array.sharding, (state, own)))
+            one["out_shardings"] = (everywhere, *jax.tree.map(lambda array: array.sharding, (state, own)))
+            # Numbers too, for which JAX would choose one for devices that are there, and none for others.
+            one["in_shardings"], many = (None, None, None, everywhere), {**one}
+            many["in_shardings"] = (*one["in_shardings"], everywhere)
         # A separate function for each loop: JAX caches compiled programs by function.
         step = jax.jit(self._stateless())
-        options = {"donate_argnums": (0, 1), "out_shardings": shardings}
-        many = _collected if self._collects else _last
-        return jax.jit(functools.partial(step), **options), jax.jit(functools.partial(many, step), **options)
+        loop = functools.partial(_collected if self._collects else _last, step)
+        return jax.jit(functools.partial(step), **one), jax.jit(loop, **many)
 
     def _one_by_one(self, state: State, own: Values, group: Group) -> After:
         step = self._stateless()
@@ -180,9 +187,8 @@ def _as_before(before: Any, after: Any) -> Any:
     return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), tuple(after), tuple(before))
 
 
-def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, Any], tuple[Nest, State]]:
+def make_function(model: Model, loop: CompiledLoop, *, trains: bool) -> Callable[[Any, Any], tuple[Nest, State]]:
     """Return the function that Keras calls with a state and an iterator; it returns logs and the next state."""
-    loop = CompiledLoop(model, step)
 
     def function(state: State, iterator: Iterator[Nest]) -> tuple[Nest, State]:
         groups, schedule = _groups(model, next(iterator)), model._kte.schedule
@@ -204,7 +210,8 @@ def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, A
             groups = _groups(model, next(iterator))
             compiles = any([loop.is_new(group) for group in groups])
             results.append(jax.block_until_ready(function(state, iter([groups]))))
-            schedule.tuner.most_steps = _most_steps(groups)
+            size = sum(leaf.nbytes for group in groups for leaf in jax.tree.leaves(group.data))
+            schedule.tuner.most_steps = most_steps(size / steps_of(groups))
             return compiles
 
         schedule.time(model, timed)
@@ -213,14 +220,8 @@ def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, A
     return learning if trains and model._kte.schedule is not None else function
 
 
-def make_predict_function(model: Model) -> Callable[[Any, Any], tuple[Nest, State]]:
+def make_predict_function(model: Model, loop: CompiledLoop) -> Callable[[Any, Any], tuple[Nest, State]]:
     """Return the function that Keras calls with a state and an iterator; it returns outputs and the next state."""
-
-    def step(state: State, data: Nest) -> tuple[Nest, State]:
-        outputs, non_trainable = model.predict_step(state, data)
-        return outputs, (state[0], non_trainable)
-
-    loop = CompiledLoop(model, step, collects=True)
 
     def function(state: State, iterator: Iterator[Nest]) -> tuple[Nest, State]:
         outputs: list[Any] = []
@@ -266,7 +267,6 @@ def steps_of(groups: Sequence[Group]) -> int:
     return sum(1 if group.steps is None else int(group.steps) for group in groups)
 
 
-def _most_steps(groups: Sequence[Group]) -> int:
-    """Return how many batches like these may be in an execution, which has all of them in device memory."""
-    size = sum(leaf.nbytes for group in groups for leaf in jax.tree.leaves(group.data))
-    return max(1, min(StepsTuner.most_steps, _MOST_BYTES * steps_of(groups) // max(1, size)))
+def most_steps(batch_bytes: float) -> int:
+    """Return how many batches of a size may be in an execution, which has all of them in device memory."""
+    return max(1, min(StepsTuner.most_steps, int(_MOST_BYTES / max(1, batch_bytes))))

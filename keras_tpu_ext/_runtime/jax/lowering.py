@@ -1,11 +1,15 @@
-"""Lower a train step of JAX for TPUs, from shapes: nothing is run, and no TPU is needed."""
+"""Lower the programs of JAX, from shapes: nothing is run, and no TPU is needed.
+
+Each is the very function that `fit` calls, of `CompiledLoop`, for the shapes of what `fit` calls it with.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import keras
@@ -16,7 +20,6 @@ from keras_tpu_ext._runtime.common.lowering import (
     LoweredStep,
     check_dtypes,
     error_of_operation,
-    given_parts,
     layer_names,
     roles_of,
     wrap_lowering_errors,
@@ -24,73 +27,192 @@ from keras_tpu_ext._runtime.common.lowering import (
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import build_for_step, path_of
-from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
+from keras_tpu_ext._runtime.compat.keras3_jax import unsharded_state_patches
 from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
 from keras_tpu_ext._runtime.jax.attention import warn_of_stock_attention
+from keras_tpu_ext._runtime.jax.data_adapter import Method, batches_of, host_batch
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
-from keras_tpu_ext._runtime.jax.loop import stateless
-from keras_tpu_ext._runtime.jax.program import TrainStep
-from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
-from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_for_tpu
-from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
+from keras_tpu_ext._runtime.jax.loop import most_steps
+from keras_tpu_ext._runtime.jax.program import TrainStep, predict_step_of
+from keras_tpu_ext._runtime.jax.saved_programs import signature_of
+from keras_tpu_ext._runtime.jax.scope import abstract_array, bound, replicated, shard_data, use_distribution
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, lowering_for
+from keras_tpu_ext._runtime.jax.update import compiled_flush, own_variables, state_variables
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 
 _CALLS_PYTHON = (
     "{} calls Python on the host in every step, for which a TPU would wait; without a TPU it cannot be compiled"
 )
-_State = tuple[list[keras.Variable], ...]
+# The variables of a state, by the numbers of their parts in `state_variables`.
+_PARTS: dict[Method, tuple[int, ...]] = {"fit": (0, 1, 2, 3), "evaluate": (0, 1, 3), "predict": (0, 1)}
 
 
-def lower_step(model: keras.Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str) -> LoweredStep:
-    """Lower the train step that `fit` would run; see `common/protocols.py`."""
-    parts = given_parts(batch)
-    check_dtypes(jax.tree.leaves(parts), model)
-    data = jax.tree.map(_shape, parts)
-    distribution = opened.strategy
-    mesh, batch_axis = abstract_mesh(mesh_sizes(distribution)), distribution.batch_dim_name
+class _Program(NamedTuple):
+    """A program of a model."""
+
+    method: Method | None  # whose steps it runs; `None` if it ends a window of accumulated batches
+    steps: int = 1  # the most that it runs
+    padded: bool = False  # whether batches may be short
+
+    @property
+    def name(self) -> str:
+        """What it does."""
+        does = {"fit": "train", None: "end of a window"}.get(self.method, str(self.method))
+        more = [f"{self.steps} steps"] * (self.steps > 1) + ["short batches"] * self.padded
+        return ", ".join([does, *more])
+
+
+def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
+    """Lower the train step that `fit` runs; see `common/protocols.py`."""
+    (step,) = _lower(model, batch, opened, device_kind, lambda model, batch: [_Program("fit")])
+    return step
+
+
+def lower_programs(
+    model: keras.Model,
+    batch: Nest,
+    opened: OpenedStrategy,
+    device_kind: str,
+    *,
+    num_batches: int | None = None,
+    validation_batches: int | None = None,
+    step_seconds: float | None = None,
+) -> list[LoweredStep]:
+    """Lower the programs of `fit`, `evaluate` and `predict`; see `common/protocols.py`."""
+
+    def programs(model: Model, batch: Nest) -> list[_Program]:
+        if not isinstance(model, TrainStep):  # Keras's own loop calls a program for each step
+            return [_Program(method) for method in _PARTS]
+        sizes = _numbers_of_steps(model, batch, step_seconds)
+        most = {"fit": num_batches, "evaluate": validation_batches}
+        found = []
+        for method in _PARTS:
+            pads = [False] + [True] * model._kte.separability.may_pad(method, batch)
+            of_method = [1] if method == "predict" and model._kte.schedule is not None else sizes
+            steps = sorted({min(size, most.get(method) or size) for size in of_method})
+            found += [_Program(method, *each) for each in itertools.product(steps, pads)]
+        has_window = model._kte.compiled_state().accumulator(model.optimizer) is not None
+        return found + [_Program(None)] * has_window
+
+    return _lower(model, batch, opened, device_kind, programs)
+
+
+def _numbers_of_steps(model: Model, batch: Nest, step_seconds: float | None) -> set[int]:
+    """Return the numbers of steps that executions of a model may have."""
+    if model._kte.schedule is None:
+        return {int(model.steps_per_execution)}
+    most = most_steps(_bytes_of(batch))
+    if step_seconds is None:
+        return {most, *(2**i for i in range(most.bit_length()))}
+    # The tuner counts the time of the host too, and no estimate is exact.
+    return {steps for factor in (0.5, 1.0, 2.0) for steps in StepsTuner.tried(step_seconds * factor, most)}
+
+
+def _lower(
+    model: keras.Model,
+    batch: Nest,
+    opened: OpenedStrategy,
+    device_kind: str,
+    programs: Callable[[Model, Nest], Iterable[_Program]],
+) -> list[LoweredStep]:
+    """Lower programs of a model, which `programs` returns for the model, once built, and shapes of a batch."""
+    check_dtypes(jax.tree.leaves(batch), model)
+    batch = jax.tree.map(lambda leaf: abstract_array(leaf.shape, leaf.dtype, None), batch)
+    distribution, is_exact = opened.strategy, isinstance(model, TrainStep)
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_distribution(None))
         stack.enter_context(patched(unsharded_state_patches(model)))
         stack.enter_context(wrap_lowering_errors(model))
-        stack.enter_context(tracing_for_tpu(device_kind))
-        is_sharded = isinstance(distribution, keras.distribution.ModelParallel)
-        devices = TracedDevices(mesh, batch_axis, is_sharded, exact_attention=isinstance(model, TrainStep))
-        stack.enter_context(exact_operations(devices))
+        stack.enter_context(lowering_for(device_kind))
+        stack.enter_context(exact_operations(TracedDevices.of(distribution, exact_attention=is_exact)))
         if is_abstract(model):
             stack.enter_context(abstract_variables())
         stack.enter_context(without_layout_warning(model))  # the report has it
-        _build(model, data)
-        step, state = _stateless(model)
-        specs = specs_under(model, distribution)
-        arguments = [[_argument(variable, mesh, specs[id(variable)]) for variable in part] for part in state]
-        shardings = [[argument.sharding for argument in part] for part in arguments]
-        split = NamedSharding(mesh, PartitionSpec(batch_axis))
-        jitted = jax.jit(step, donate_argnums=tuple(range(len(state))), out_shardings=(None, *shardings))
-        traced = jitted.trace(*arguments, _sharded(data, split))
-        _check_callbacks(traced.jaxpr, model)
-        lowered = traced.lower(lowering_platforms=("tpu",))
-        program = _module_to_bytecode(lowered.compiler_ir("stablehlo"))
-        without_lines = lowered.as_text()
+        _build(model, batch)
+        stack.enter_context(bound(model, distribution))
+        lowering = _Lowering(model, batch, distribution, _platform(device_kind))
+        return [lowering.lower(program) for program in programs(model, batch)]
+
+
+class _Lowering:
+    """Lowers programs of a built model that is bound to a distribution."""
+
+    def __init__(
+        self, model: Model, batch: Nest, distribution: keras.distribution.Distribution, platform: str
+    ) -> None:
+        self._model = model
+        self._batch = batch
+        self._distribution = distribution
+        self._platform = platform
+        self._specs = specs_under(model, distribution)
+        rows = layouts_under(model, distribution, self._specs)
+        self._facts: dict[str, Any] = {
+            "partitions": True,
+            "examples": jax.tree.leaves(batch)[0].shape[0],
+            "batch_bytes": _bytes_of(batch),
+            "layers": layer_names(model),
+            "roles": roles_of(model),
+            "layouts": tuple(rows),
+            "complaints": tuple(complaints_of(rows, distribution)),
+        }
+
+    def lower(self, program: _Program) -> LoweredStep:
+        """Lower a program."""
+        function, arguments, names = self._call(program)
+        traced = function.trace(*arguments)
+        _check_callbacks(traced.jaxpr, self._model)
+        lowered = traced.lower(lowering_platforms=(self._platform,))
+        module = lowered.compiler_ir("stablehlo")
+        signature, options = signature_of(lowered, self._distribution.device_mesh.devices.size)
+        if not isinstance(self._model, TrainStep):
+            warn_of_stock_attention(self._model, str(module))
+        return LoweredStep(
+            program=bytes(_module_to_bytecode(module)),
+            arguments=names,
+            digest=signature.digest,
+            name=program.name,
+            signature=signature,
+            compile_options=options,
+            **self._facts,
+        )
+
+    def _call(self, program: _Program) -> tuple[Any, Sequence[Nest], dict[str, str]]:
+        """Return what is called for a program, with which shapes, and JAX's names for its variables."""
+        model, method = self._model, program.method
+        if method is None:
+            function, parts = compiled_flush(model, model.optimizer)
+            return function, [self._shapes(part) for part in parts], {}
+        variables, own = [state_variables(model)[i] for i in _PARTS[method]], own_variables(model)
+        state = tuple(self._shapes(part) for part in variables)
+        names = {f"state[{i}][{j}]": path_of(one) for i, part in enumerate(variables) for j, one in enumerate(part)}
+        names |= {f"own[{i}]": path_of(one) for i, one in enumerate(own)}
         if not isinstance(model, TrainStep):
-            warn_of_stock_attention(model, without_lines)
-    leaves, rows = jax.tree.leaves(data), layouts_under(model, distribution, specs)
-    return LoweredStep(
-        program=bytes(program),
-        partitions=True,
-        examples=leaves[0].shape[0],
-        batch_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves),
-        layers=layer_names(model),
-        roles=roles_of(model),
-        arguments=_argument_names(state),
-        without_lines=without_lines.encode(),
-        layouts=tuple(rows),
-        complaints=tuple(complaints_of(rows, distribution)),
-    )
+            return *self._call_of_keras(method, state), names
+        batches = batches_of(model, fills_up=program.padded)
+        (group,) = batches.groups([host_batch(self._batch)], program.steps)
+        return *model._kte.compiled_loop(method).compiled(state, self._shapes(own), group), names
+
+    def _call_of_keras(self, method: Method, state: tuple[Nest, ...]) -> tuple[Any, tuple[Nest, ...]]:
+        """Return what Keras's own loop calls, and with which shapes."""
+        model = self._model
+        step = {"fit": model.train_step, "evaluate": model.test_step, "predict": predict_step_of(model)}[method]
+        shardings = (None, jax.tree.map(lambda leaf: leaf.sharding, state))
+        jitted = jax.jit(step, donate_argnums=0, out_shardings=shardings)
+        return jitted, (state, shard_data(self._batch, self._distribution, axis=0))
+
+    def _shapes(self, variables: Sequence[keras.Variable]) -> list[jax.ShapeDtypeStruct]:
+        return [self._shape(variable, self._specs[id(variable)]) for variable in variables]
+
+    def _shape(self, variable: keras.Variable, spec: Spec) -> jax.ShapeDtypeStruct:
+        everywhere = replicated(self._distribution)
+        sharding = None if everywhere is None else NamedSharding(everywhere.mesh, PartitionSpec(*spec))
+        return abstract_array(variable.shape, variable.dtype, sharding)
 
 
 def _check_callbacks(jaxpr: jax.extend.core.ClosedJaxpr, model: keras.Model) -> None:
@@ -108,52 +230,19 @@ def _check_callbacks(jaxpr: jax.extend.core.ClosedJaxpr, model: keras.Model) -> 
             pending += [(name, one) for one in jaxprs_of(equation.params)]
 
 
-def _argument_names(state: _State) -> dict[str, str]:
-    """Map JAX's names for the arguments of the step, such as `optimizer[3]`, to paths of variables."""
-    names = ("trainable", "non_trainable", "optimizer", "metrics", "own")
-    pairs = zip(names, state, strict=False)
-    return {f"{name}[{i}]": path_of(variable) for name, part in pairs for i, variable in enumerate(part)}
-
-
-def _shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype, with 32 bits if JAX narrows 64 bits."""
-    return jax.ShapeDtypeStruct(tuple(leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
-
-
-def _argument(variable: keras.Variable, mesh: jax.sharding.AbstractMesh, spec: Spec) -> jax.ShapeDtypeStruct:
-    sharding = NamedSharding(mesh, PartitionSpec(*spec))
-    return jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype, sharding=sharding)
-
-
-def _sharded(tree: Nest, sharding: NamedSharding) -> Nest:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
-
-
-def _build(model: keras.Model, data: Nest) -> None:
+def _build(model: keras.Model, batch: Nest) -> None:
     """Build layers, metrics and optimizer, as `fit` does before its first step."""
-    build_for_step(model, data)
+    build_for_step(model, batch)
     if isinstance(model, TrainStep):
         model._kte.build_accumulator()
 
 
-def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _State]:
-    """Return the step as a stateless function of lists of values and a batch, and the lists of variables."""
-    state = state_variables(model)
+def _platform(device_kind: str) -> str:
+    """Return JAX's platform of devices of a kind."""
+    if device_kind.startswith("TPU"):
+        return "tpu"
+    return "cpu" if device_kind.lower() == "cpu" else "cuda"
 
-    # JAX names arguments after the parameters.
-    def step(trainable: Nest, non_trainable: Nest, optimizer: Nest, metrics: Nest, data: Nest) -> tuple[Nest, ...]:
-        logs, after = model.train_step((trainable, non_trainable, optimizer, metrics), data)
-        return logs, *after
 
-    if not isinstance(model, TrainStep):
-        return step, state
-
-    def exact_step(
-        trainable: Nest, non_trainable: Nest, optimizer: Nest, metrics: Nest, own: Nest, data: Nest
-    ) -> tuple[Nest, ...]:
-        logs, after, own = stateless(
-            model, model.train_step, None, (trainable, non_trainable, optimizer, metrics), own, data, None
-        )
-        return logs, *after, own
-
-    return exact_step, (*state, own_variables(model))
+def _bytes_of(batch: Nest) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(batch))

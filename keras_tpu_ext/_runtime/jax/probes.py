@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.jax.data_adapter import Group
 from keras_tpu_ext._runtime.jax.devices import num_workers
 from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.jax.loop import steps_of
+from keras_tpu_ext._runtime.jax.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step
 from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.training.constants import constants_of as constants_of

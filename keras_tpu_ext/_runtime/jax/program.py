@@ -33,11 +33,7 @@ from keras_tpu_ext._runtime.jax.layouts import (
     variables_of,
     warn_of_layouts,
 )
-from keras_tpu_ext._runtime.jax.loop import (
-    make_function,
-    make_predict_function,
-    unshare,
-)
+from keras_tpu_ext._runtime.jax.loop import CompiledLoop, make_function, make_predict_function, unshare
 from keras_tpu_ext._runtime.jax.memory import memory_reader
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribution
@@ -169,20 +165,26 @@ class JaxProgram(ExactProgram):
             with self.own_scope():
                 self.build_accumulator()
         self.reset_flushes()
-        step = self.model.train_step
-        return make_function(self.model, self.train_step if is_own_step(step) else step, trains=True)
+        return make_function(self.model, self.compiled_loop("fit"), trains=True)
 
     def make_test_function(self) -> Callable[..., Any]:
         """Return the function that `evaluate` calls for one execution."""
         self.separability.forget()
-        step = self.model.test_step
-        return make_function(self.model, self.test_step if is_own_step(step) else step, trains=False)
+        return make_function(self.model, self.compiled_loop("evaluate"), trains=False)
 
     def make_predict_function(self, stock: object) -> Callable[..., Any]:
         """Return the function that `predict` calls for one execution."""
         self.separability.forget()
         lay_out_variables(self.model)
-        return make_predict_function(self.model)
+        return make_predict_function(self.model, self.compiled_loop("predict"))
+
+    def compiled_loop(self, method: Method) -> CompiledLoop:
+        """Return what runs the steps of `fit`, `evaluate` or `predict`."""
+        model = self.model
+        if method == "predict":
+            return CompiledLoop(model, predict_step_of(model), collects=True)
+        step, ours = (model.train_step, self.train_step) if method == "fit" else (model.test_step, self.test_step)
+        return CompiledLoop(model, ours if is_own_step(step) else step)
 
     def _forward(self, method: Method, state: State, data: Nest) -> tuple[Nest, Nest, State]:
         """Return the loss, the outputs and the next state, but for what follows from gradients."""
@@ -313,6 +315,16 @@ class JaxProgram(ExactProgram):
             donated = [variable for name, part in parts if which.get(name) for variable in part]
             unshare([*donated, *own_variables(model)], running)
             return stock(**which)
+
+
+def predict_step_of(model: Model) -> Callable[[State, Nest], tuple[Nest, State]]:
+    """Return the step of `predict`, which takes a state and a batch, and returns the outputs and the next state."""
+
+    def predict_step(state: State, data: Nest) -> tuple[Nest, State]:
+        outputs, non_trainable = model.predict_step(state, data)
+        return outputs, (state[0], non_trainable)
+
+    return predict_step
 
 
 def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:

@@ -26,6 +26,7 @@ from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
 from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh
 from keras_tpu_ext._runtime.jax.program_digest import digest_of
+from keras_tpu_ext._runtime.jax.scope import mesh_sizes
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _compiler: Any = private("jax._src.compiler")
@@ -56,10 +57,10 @@ _programs: dict[str, tuple[SavedProgram, Mapping[str, str]]] = {}  # by the dige
 _told: set[str] = set()
 
 
-def facts_of(strategy: keras.distribution.Distribution) -> dict[str, str]:
-    """Return the facts of a strategy's devices, and its mesh, as texts."""
-    mesh = jax_mesh(strategy)
-    return {**_facts(mesh.devices.flat), "mesh": " ".join(f"{name}={size}" for name, size in mesh.shape.items())}
+def facts_of(strategy: keras.distribution.Distribution, *, are_here: bool = True) -> dict[str, str]:
+    """Return the facts of a strategy's mesh and, if they are here, its devices; see `common/protocols.py`."""
+    devices = _facts(jax_mesh(strategy).devices.flat) if are_here else {}
+    return {**devices, "mesh": " ".join(f"{name}={size}" for name, size in mesh_sizes(strategy).items())}
 
 
 def _facts(devices: Sequence[jax.Device]) -> dict[str, str]:

@@ -21,9 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import install, patched
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
-from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, mesh_of
 from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ArgumentError, ScopeError
@@ -94,6 +93,17 @@ def bind(model: keras.Model, distribution: keras.distribution.DataParallel | Non
 
 
 @contextlib.contextmanager
+def bound(model: keras.Model, distribution: keras.distribution.DataParallel) -> Iterator[None]:
+    """Bind `model` to `distribution` within the block."""
+    before = distribution_of(model)
+    bind(model, distribution)
+    try:
+        yield
+    finally:
+        bind(model, before)
+
+
+@contextlib.contextmanager
 def use_distribution(distribution: keras.distribution.DataParallel | None) -> Iterator[None]:
     """Set Keras's global distribution within the block."""
     before = keras.distribution.distribution()
@@ -140,13 +150,17 @@ def device_name(model: keras.Model) -> str:
 def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
     """Return `data`, the same in every process, on the devices of `distribution`, or on the default device.
 
-    The dimension `axis`, whose size must split evenly, is sharded; with `None` the data are replicated.
+    The dimension `axis`, whose size must split evenly, is sharded; with `None` the data are replicated. Of data that
+    are shapes, the result has the shapes and shardings.
     """
-    if distribution is None or _is_default_device(distribution):
+    sharding = None
+    if distribution is not None and not _is_default_device(distribution):
+        spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, distribution.batch_dim_name)
+        sharding = NamedSharding(mesh_of(distribution), spec)
+    if isinstance(next(iter(jax.tree.leaves(data)), None), jax.ShapeDtypeStruct):
+        return jax.tree.map(lambda leaf: abstract_array(leaf.shape, leaf.dtype, sharding), data)
+    if sharding is None:
         return jax.device_put(data)
-    mesh = jax_mesh(distribution)
-    spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, distribution.batch_dim_name)
-    sharding = NamedSharding(mesh, spec)
     if sharding.is_fully_addressable:
         return jax.device_put(data, sharding)
 
@@ -161,7 +175,12 @@ def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSha
     """Return the sharding of a replicated array; `None` for the default device."""
     if distribution is None or _is_default_device(distribution):
         return None
-    return NamedSharding(jax_mesh(distribution), PartitionSpec())
+    return NamedSharding(mesh_of(distribution), PartitionSpec())
+
+
+def abstract_array(shape: Sequence[int], dtype: Any, sharding: NamedSharding | None) -> jax.ShapeDtypeStruct:
+    """Return shape, dtype and sharding of an array as JAX has it on devices, with 32 bits if it narrows 64 bits."""
+    return jax.ShapeDtypeStruct(tuple(shape), jax.dtypes.canonicalize_dtype(dtype), sharding=sharding)
 
 
 def _is_default_device(distribution: keras.distribution.DataParallel) -> bool:
@@ -170,8 +189,8 @@ def _is_default_device(distribution: keras.distribution.DataParallel) -> bool:
     There Keras makes variables without a mesh. With batches that have one, JAX would compile a step for variables
     without it, for those that come out of a step, and for both together.
     """
-    devices = jax_mesh(distribution).devices
-    return devices.size == 1 and devices.flat[0] == jax.devices()[0]
+    mesh = mesh_of(distribution)
+    return mesh.size == 1 and (not isinstance(mesh, jax.sharding.Mesh) or mesh.devices.flat[0] == jax.devices()[0])
 
 
 def data_parallel(devices: Sequence[jax.Device]) -> keras.distribution.DataParallel:

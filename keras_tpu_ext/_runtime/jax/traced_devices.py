@@ -15,7 +15,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, jax_mesh
+from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, abstract_mesh, jax_mesh
 
 _Devices = Sequence["jax.Device | _TpuStandIn"]
 _Kernel = Callable[..., Nest]
@@ -50,7 +50,7 @@ class TracedDevices:
         if distribution is None:
             return cls(exact_attention=exact_attention)
         is_sharded = isinstance(distribution, keras.distribution.ModelParallel)
-        return cls(jax_mesh(distribution), distribution.batch_dim_name, is_sharded, exact_attention)
+        return cls(mesh_of(distribution), distribution.batch_dim_name, is_sharded, exact_attention)
 
 
 class _Tracing(threading.local):
@@ -59,6 +59,7 @@ class _Tracing(threading.local):
     devices: TracedDevices | None = None
     device_kind = ""  # of a TPU that need not be there
     interprets = False  # whether kernels are interpreted
+    lowers = False  # whether what is traced is lowered for devices that need not be there
 
 
 _TRACING = _Tracing()
@@ -77,6 +78,25 @@ def tracing_devices(devices: TracedDevices) -> Iterator[None]:
         yield
     finally:
         _TRACING.devices = before
+
+
+def mesh_of(distribution: keras.distribution.Distribution) -> Mesh:
+    """Return the mesh of a distribution, which is abstract within `lowering_for`."""
+    if not _TRACING.lowers:
+        return jax_mesh(distribution)
+    mesh = distribution.device_mesh
+    return abstract_mesh(dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True)))
+
+
+@contextlib.contextmanager
+def lowering_for(device_kind: str) -> Iterator[None]:
+    """Let this thread trace for devices of a kind within the block, `"TPU v3"` say, that need not be there."""
+    before, _TRACING.lowers = _TRACING.lowers, True
+    try:
+        with tracing_for_tpu(device_kind) if device_kind.startswith("TPU") else contextlib.nullcontext():
+            yield
+    finally:
+        _TRACING.lowers = before
 
 
 def traces_for_tpu() -> bool:

@@ -215,20 +215,27 @@ def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = T
 
 def make_flush(model: Model, optimizer: Optimizer) -> Callable[[], None]:
     """Return a function that takes the step of a window left open at the end of an epoch."""
-    parts = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
-    own = own_variables(model)
-
-    @jax.jit
-    def flushed(weights: Sequence[Values], values: Values) -> tuple[Weights, Values]:
-        return run_stateless(lambda: flush_window(model, Weights(*weights)), own, values)
+    flushed, parts = compiled_flush(model, optimizer)
 
     def flush() -> None:
-        weights, values = flushed([[v.value for v in part] for part in parts], [v.value for v in own])
-        for part, new in zip([*parts, own], [*weights, values], strict=True):
+        for part, new in zip(parts, flushed(*[[v.value for v in part] for part in parts]), strict=True):
             for variable, value in zip(part, new, strict=True):
                 variable.assign(value)
 
     return flush
+
+
+def compiled_flush(model: Model, optimizer: Optimizer) -> tuple[Any, tuple[list[keras.Variable], ...]]:
+    """Return the compiled function of `make_flush`, and the variables whose values it takes and returns."""
+    own = own_variables(model)
+
+    @jax.jit
+    def flush(trainable: Values, non_trainable: Values, optimizer: Values, own_values: Values) -> tuple[Values, ...]:
+        before = Weights(trainable, non_trainable, optimizer)
+        weights, values = run_stateless(lambda: flush_window(model, before), own, own_values)
+        return (*weights, values)
+
+    return flush, (model.trainable_variables, model.non_trainable_variables, optimizer.variables, own)
 
 
 def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights) -> Weights:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from typing import NoReturn
 
 import tensorflow as tf
 
@@ -19,7 +20,6 @@ from keras_tpu_ext._runtime.common.lowering import (
     check_dtypes,
     error_of_lookup,
     error_of_operation,
-    given_parts,
     layer_names,
     roles_of,
     wrap_lowering_errors,
@@ -53,12 +53,19 @@ _LOCATION = re.compile(r"loc\(([^\n]*)\)\s*$", re.MULTILINE)
 _DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 
 
-def lower_step(model: Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str) -> LoweredStep:
+def lower_programs(model: Model, *arguments: object, **options: object) -> NoReturn:
+    """Refuse: TensorFlow takes no compiled program; see `common/protocols.py`."""
+    raise LoweringError(
+        "TensorFlow compiles its programs itself, and takes none that was compiled elsewhere",
+        cure="train with Keras 3 on JAX, KERAS_BACKEND=jax",
+    )
+
+
+def lower_step(model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     _check_can_lower(model)
-    parts = given_parts(batch)
-    check_dtypes(tf.nest.flatten(parts), model)
-    whole = tf.nest.map_structure(_spec, parts)
+    check_dtypes(tf.nest.flatten(batch), model)
+    whole = tf.nest.map_structure(_spec, batch)
     replicas = opened.num_replicas
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([spec.shape[0] // replicas, *spec.shape[1:]], spec.dtype), whole

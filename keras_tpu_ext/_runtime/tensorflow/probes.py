@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.tensorflow.compiles import watch_compiles as watch_compiles
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.tensorflow.flops import count_flops as count_flops
+from keras_tpu_ext._runtime.tensorflow.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_step as lower_step
 from keras_tpu_ext._runtime.training.constants import constants_of as constants_of
 from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients

@@ -106,7 +106,7 @@ class Shape:
         self.shape, self.dtype = shape, "float32"
 
 
-BATCH = (Shape(4, 2), Shape(4, 1), None)
+BATCH = (Shape(4, 2), Shape(4, 1))
 
 
 @pytest.mark.parametrize(
