@@ -101,7 +101,7 @@ def _doctor_report(options: argparse.Namespace) -> DoctorReport:
     return doctor(paths=options.paths, start=options.start, compiled=options.compiled)
 
 
-def _preflight_report(options: argparse.Namespace) -> PreflightReport:
+def _preflight_report(options: argparse.Namespace, *, exact: bool = False) -> PreflightReport:
     function = parse_reference(options.function)
 
     def build() -> Any:
@@ -112,7 +112,8 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
         return model
 
     batches: list[Any] = []
-    model = _runtime.probes.call_abstractly(build)
+    with _runtime.models.exact_models(_runtime.TrainStep) if exact else contextlib.nullcontext():
+        model = _runtime.probes.call_abstractly(build)
     batch = batches[0]
     replicas = parse_target(options.target).devices
     if options.mesh:
@@ -167,7 +168,7 @@ class _Compiled:
 
 
 def _compile_report(options: argparse.Namespace) -> _Compiled:
-    report = _preflight_report(options)
+    report = _preflight_report(options, exact=True)
     if not report.ok:
         return _Compiled(report, None)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):  # of the line to write

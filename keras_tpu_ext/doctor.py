@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -67,13 +68,10 @@ def doctor(
     if hardware.kind == "gpu":
         found += checks.check_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
     found += checks.check_policy(policy, recommended, hardware)
-    facts: dict[str, str] = {"platform": hardware.kind}
-    if hardware.generation is not None:
-        facts["device kind"] = hardware.generation.device_kind
     if start and reached:
-        found += _started(reached, facts)
+        found += _started(reached)
     if compiled is not None:
-        found.append(_fits(compiled, facts))
+        found.append(_fits(compiled, hardware, reached if start else ""))
     found.sort(key=lambda finding: finding.kind != "problem")
     return DoctorReport(
         place=checks.describe_place(environ, hardware),
@@ -87,24 +85,26 @@ def doctor(
     )
 
 
-def _fits(compiled: tuple[str | os.PathLike[str], str], facts: Mapping[str, str]) -> Finding:
-    saved = open_saved("doctor", compiled)
-    misfit, names = saved.misfit(facts), ", ".join(program.name for program in saved.programs)
+def _fits(compiled: tuple[str | os.PathLike[str], str], hardware: Hardware, started: str) -> Finding:
+    saved, facts = open_saved("doctor", compiled), {"platform": str(hardware.kind)}
+    with contextlib.suppress(KteError):  # `_started` has told
+        if started and _runtime.saved_programs is not None:
+            strategy = strategy_scope(require="tpu", tpu=started).strategy
+            facts = {**_runtime.saved_programs.facts_of(strategy), "mesh": saved.machine["mesh"]}
+    misfit, path = saved.misfit(facts), os.fspath(compiled[0])
     if misfit:
-        text = f"the programs of {os.fspath(compiled[0])}, for {saved.target}, do not fit this machine: {misfit}"
+        text = f"the programs of {path}, for {saved.target}, do not fit this machine: {misfit}"
         return Finding("problem", text, "report.save(...) anew, with these versions and for this target")
-    started = "" if "devices" in facts else ", as far as is known before it is started"
-    return Finding("advice", f"{os.fspath(compiled[0])} fits this machine{started}; it has: {names}")
+    names = "; ".join(program.name for program in saved.programs)
+    unknown = "" if "devices" in facts else ", as far as is known before it is started"
+    return Finding("advice", f"{path} fits this machine{unknown}. It has the programs {names}")
 
 
-def _started(address: str, facts: dict[str, str]) -> list[Finding]:
+def _started(address: str) -> list[Finding]:
     try:
         scope = strategy_scope(require="tpu", tpu=address)
     except KteError as error:
         return [Finding("problem", " ".join(str(error).split()).rstrip("."))]
-    if _runtime.saved_programs is not None:
-        found = _runtime.saved_programs.facts_of(scope.strategy)
-        facts |= {name: text for name, text in found.items() if name != "mesh"}
     return [Finding("advice", f"the TPU was started: {scope}")]
 
 

@@ -68,6 +68,8 @@ class SavedFile(NamedTuple):
     def misfit(self, facts: Mapping[str, str]) -> str:
         """Return what differs on devices with these facts; empty if the programs fit, as far as the facts tell."""
         here = machine_of(facts)
+        if self.machine["platform"] != here["platform"]:
+            here = {"platform": here["platform"]}  # then all else differs, too
         return "; ".join(differences({name: self.machine[name] for name in here}, here))
 
     def offer(self, strategy: Any) -> None:

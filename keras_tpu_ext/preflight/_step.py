@@ -60,6 +60,11 @@ class Step:
         saved_programs = _runtime.saved_programs
         if saved_programs is None:
             raise ArgumentError(f"save needs Keras 3 on JAX; this is {_runtime.message_terms.keras} on TensorFlow.")
+        if not isinstance(self.model, _runtime.TrainStep):
+            raise ArgumentError(
+                f"save: {self.model.name!r} has Keras's own step, and in strategy_scope() a model has another. Write "
+                "preflight(model, batch) with a model that was made in kte.strategy_scope()."
+            )
         lowered = _runtime.probes.lower_programs(
             self.model, self.spec, self.opened, self.target.generation.device_kind, step_seconds=step_seconds
         )
