@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from fit_programs import text_of
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, LayoutWarning
-from stablehlo import text_of
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="models are sharded on JAX")
 

@@ -51,8 +51,9 @@ def preflight(
             Keras 3 on JAX such a function is called with variables that have shapes and take no memory, so a model of
             any size can be checked. With `shard` it is called as in `strategy_scope`: a plain Keras model gets the
             step of `TPUModel`.
-        batch: The global batch: `x`, `(x, y)` or `(x, y, sample_weight)`, each a structure of arrays or of objects
-            with `shape` and `dtype`; values are not used. It must divide evenly among the replicas.
+        batch: The global batch, as a dataset yields it to `fit`: `x`, `(x, y)` or `(x, y, sample_weight)`, each a
+            structure of arrays or of objects with `shape` and `dtype`; values are not used. It must divide evenly
+            among the replicas.
         target: A TPU slice: `"v5e-8"` (default), `"v2-8"`, `"v3-8"`, `"v4-8"`, `"v5p-8"`, `"v6e-8"`, `"7x-8"`, or a
             pod such as `"v5e-256"`. The number counts TensorCores. `"cpu"`, or `"cpu-8"` for eight virtual devices,
             is this machine's CPU, on Keras 3 on JAX: the report then has memory and no time.

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from fit_programs import text_of
 from keras_tpu_ext.errors import ArgumentError, PreflightError
 from keras_tpu_ext.preflight import _step, _text, api
 from keras_tpu_ext.preflight._compiler import Compiled
-from stablehlo import text_of
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="models are sharded on JAX")
 

@@ -1,72 +1,95 @@
-"""The programs that `fit`, `evaluate` and `predict` hand to a compiler, by the digests of what JAX lowers."""
+"""The programs that `fit`, `evaluate` and `predict` hand to a compiler, and those that are lowered without them."""
 
 import contextlib
+import difflib
+import hashlib
+import re
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 from jax._src import compiler
+from jax._src.interpreters import mlir
+from jaxlib.mlir import ir
 
 from keras_tpu_ext._runtime.jax import update
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop
 from keras_tpu_ext._runtime.jax.program_digest import canonical_text
 from keras_tpu_ext._runtime.jax.traced_devices import tracing_for_tpu
 
-TPU = "TPU v5 lite"
+CPU, TPU = "cpu", "TPU v5 lite"
 
 
 @contextlib.contextmanager
-def compiled(device_kind):
-    """Yield a dict that gets the canonical text of each program that is compiled for steps, with how often.
+def compiled_programs(device_kind):
+    """Yield a set that gets the canonical text of each program of a step that JAX's compiler gets in the block.
 
-    For a TPU, which is not there, nothing is run: logs and outputs are zeros, and the state stays.
+    Those for a TPU, which is not there, are lowered for one and not run: logs and outputs are zeros, the state stays.
     """
-    texts, running = {}, []
+    texts, is_running = set(), []
+    stock_compile, stock_compiled, stock_flush = (
+        compiler.compile_or_get_cached,
+        CompiledLoop.compiled,
+        update.compiled_flush,
+    )
 
-    def note(module):
-        text = canonical_text(module)
-        texts[text] = texts.get(text, 0) + 1
+    def call(function, arguments, kept):
+        if device_kind == CPU:
+            is_running.append(True)
+            try:
+                return function(*arguments)
+            finally:
+                is_running.pop()
+        lowered = function.trace(*arguments).lower(lowering_platforms=("tpu",))
+        texts.add(canonical_text(lowered.compiler_ir("stablehlo")))
+        results = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), lowered.out_info)
+        return (*results[: len(results) - kept], *arguments[:kept])
 
-    def called(function, arguments, state=slice(0, 2)):
-        if device_kind == TPU:
-            lowered = function.trace(*arguments).lower(lowering_platforms=("tpu",))
-            note(lowered.compiler_ir("stablehlo"))
-            outputs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), lowered.out_info)
-            return (outputs[0], *arguments[state]) if state.stop == 2 else arguments
-        running.append(True)
-        try:
-            return function(*arguments)
-        finally:
-            running.pop()
+    def compiled(loop, *group):
+        function, arguments = stock_compiled(loop, *group)
+        return lambda *arguments: call(function, arguments, kept=2), arguments
 
-    def watched(original):
-        def compiled(*args):
-            function, arguments = original(*args)
-            return lambda *arguments: called(function, arguments), arguments
-
-        return compiled
-
-    def watched_flush(original):
-        def compiled_flush(*args):
-            function, variables = original(*args)
-            return lambda *values: called(function, values, slice(None)), variables
-
-        return compiled_flush
+    def compiled_flush(*model):
+        function, variables = stock_flush(*model)
+        return lambda *values: call(function, values, kept=4), variables
 
     def compile_or_get_cached(backend, computation, *args, **kwargs):
-        if running:
-            note(computation)
-        return stock(backend, computation, *args, **kwargs)
+        if is_running:
+            texts.add(canonical_text(computation))
+        return stock_compile(backend, computation, *args, **kwargs)
 
-    stock = compiler.compile_or_get_cached
     with (
-        mock.patch.object(CompiledLoop, "compiled", _method(CompiledLoop.compiled, watched)),
-        mock.patch.object(update, "compiled_flush", watched_flush(update.compiled_flush)),
+        mock.patch.object(CompiledLoop, "compiled", compiled),
+        mock.patch.object(update, "compiled_flush", compiled_flush),
         mock.patch.object(compiler, "compile_or_get_cached", compile_or_get_cached),
-        tracing_for_tpu(device_kind) if device_kind == TPU else contextlib.nullcontext(),
+        contextlib.nullcontext() if device_kind == CPU else _on_tpu(device_kind),
     ):
         yield texts
 
 
-def _method(function, wrap):
-    return lambda self, *args: wrap(lambda *args: function(self, *args))(*args)
+@contextlib.contextmanager
+def _on_tpu(device_kind):
+    """Trace for a TPU, on which windows are open: where nothing is run, none would be."""
+    always = mock.patch.object(update.GradientAccumulator, "is_open", return_value=True)
+    with tracing_for_tpu(device_kind), always:
+        yield
+
+
+def text_of(lowered):
+    """Return the canonical text of a `LoweredStep`."""
+    with mlir.make_ir_context():
+        text = canonical_text(ir.Module.parse(lowered.program))
+    assert hashlib.sha256(text.encode()).hexdigest() == lowered.digest
+    return text
+
+
+def names_of(texts, lowered):
+    """Return the names of the lowered programs that are among `texts`; a text that is none of them is an error."""
+    by_text = {text_of(step): step.name for step in lowered}
+    for text in texts:
+        if text not in by_text:
+            closest = min(by_text, key=lambda other: abs(len(other) - len(text)))
+            lines = [re.split(r"\n|, (?=%arg|tensor)", one) for one in (closest, text)]
+            changes = list(difflib.unified_diff(*lines, by_text[closest], "compiled", lineterm="", n=0))
+            raise AssertionError("\n".join(line[:200] for line in changes[:40]))
+    return sorted(by_text[text] for text in texts)

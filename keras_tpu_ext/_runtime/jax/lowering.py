@@ -100,7 +100,9 @@ def lower_programs(
         has_window = model._kte.compiled_state().accumulator(model.optimizer) is not None
         return found + [_Program(None)] * has_window
 
-    return _lower(model, batch, opened, device_kind, programs)
+    found = _lower(model, batch, opened, device_kind, programs)
+    # Short batches may make no difference, in a `predict` for instance.
+    return list({step.digest: step for step in reversed(found)}.values())[::-1]
 
 
 def _numbers_of_steps(model: Model, batch: Nest, step_seconds: float | None) -> set[int]:
