@@ -109,6 +109,17 @@ def test_the_file_of_other_devices_options_arguments_or_bytes_is_told_and_not_ta
     assert taken
 
 
+def test_the_code_of_another_program_under_this_digest_is_found_by_its_arguments(offer, taken, caplog):
+    lowered = step().lower(X, ROWS[:6])
+    other, _ = saved_programs.signature_of(lowered, 1)
+    good = saved()
+    swapped = dataclasses.replace(good, signature=dataclasses.replace(other, digest=good.signature.digest))
+    offer(swapped)
+    step()(X, ROWS)
+    assert "in 'train', rows: expected tensor<6x2xf32>, found tensor<8x2xf32>" in caplog.text
+    assert not taken
+
+
 def test_another_program_is_told_once_with_what_differs(offer, taken, caplog):
     offer(saved())
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""One process compiles and saves, another trains without compiling a step: by JAX's own events, and the same numbers."""
+"""One process compiles and saves, another compiles no step: by JAX's own events, and with the same numbers."""
 
 import json
 import os

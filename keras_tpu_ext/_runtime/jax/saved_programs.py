@@ -35,7 +35,7 @@ _pxla: Any = private("jax._src.interpreters.pxla")
 _CompileOptions: Any = private("jax._src.compiler:CompileOptions")
 
 # What JAX records when its own cache has a program, so that whoever counts those counts these.
-_HIT = "/jax/compilation_cache/cache_hits"
+_ASKED, _HIT = "/jax/compilation_cache/compile_requests_use_cache", "/jax/compilation_cache/cache_hits"
 _SAVED = "/jax/compilation_cache/compile_time_saved_sec"
 # The options of JAX's that say where its cache of kernels for GPUs is.
 _OF_GPUS = {
@@ -129,6 +129,7 @@ def _loaded(given: Mapping[str, Any]) -> Any:
         return None
     devices = [given["executable_devices"]] if "executable_devices" in given else []  # JAX before 0.7 has none
     executable = given["backend"].deserialize_executable(program.executable, *devices, given["compile_options"])
+    jax.monitoring.record_event(_ASKED)
     jax.monitoring.record_event(_HIT)
     jax.monitoring.record_event_duration_secs(_SAVED, program.seconds - (time.monotonic() - began))
     return executable
