@@ -87,6 +87,8 @@ def doctor(
 
 def _fits(compiled: tuple[str | os.PathLike[str], str], hardware: Hardware, started: str) -> Finding:
     saved, facts = open_saved("doctor", compiled), {"platform": str(hardware.kind)}
+    if hardware.generation is not None:
+        facts["device kind"] = hardware.generation.device_kind
     with contextlib.suppress(KteError):  # `_started` has told
         if started and _runtime.saved_programs is not None:
             strategy = strategy_scope(require="tpu", tpu=started).strategy
