@@ -50,7 +50,11 @@ def transformer(**options):
 
 
 def rematerialized():
-    return compiled(kte.layers.remat(keras.Model(*network())))
+    inputs = keras.Input((8,))
+    dense = layers.Dense(16, "relu")
+    x = dense(inputs)
+    kte.layers.remat(dense)
+    return compiled(keras.Model(inputs, layers.Dense(3)(x)))
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -64,6 +68,8 @@ class Autoencoder(keras.Model):
         self.mean_loss = keras.metrics.Mean("loss")
 
     def call(self, x, training=False):
+        if training:
+            x = x + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
         return self.inner(x)
 
     @property
@@ -71,8 +77,7 @@ class Autoencoder(keras.Model):
         return [self.mean_loss]
 
     def loss_of(self, trainable, non_trainable, data):
-        noisy = data + keras.random.normal(keras.ops.shape(data), seed=self.seeds)
-        outputs, non_trainable = self.stateless_call(trainable, non_trainable, noisy, training=True)
+        outputs, non_trainable = self.stateless_call(trainable, non_trainable, data, training=True)
         return keras.ops.mean((outputs - data) ** 2), non_trainable
 
     def train_step(self, state, data):
@@ -107,7 +112,6 @@ CASES = {
     "remat": (rematerialized, {}, {}),
     "transformer": (transformer, {}, {}),
     "Keras's own": (plain, {}, {"exact": False}),
-    "Keras's own on one device": (plain, {}, {"exact": False, **ONE}),
 }
 IN_GATE = [("plain", CPU), ("plain", TPU), ("scaled", TPU), ("3 steps", CPU), ("own step", TPU), ("one device", CPU)]
 

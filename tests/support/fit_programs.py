@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime.jax.program_digest import canonical_text
 from keras_tpu_ext._runtime.jax.traced_devices import tracing_for_tpu
 
 CPU, TPU = "cpu", "TPU v5 lite"
+_OF_KERAS = ("jit_train_step", "jit_test_step", "jit_predict_step")  # which its own loops compile
 
 
 @contextlib.contextmanager
@@ -54,7 +55,8 @@ def compiled_programs(device_kind):
         return lambda *values: call(function, values, kept=4), variables
 
     def compile_or_get_cached(backend, computation, *args, **kwargs):
-        if is_running:
+        name = ir.StringAttr(computation.operation.attributes["sym_name"]).value
+        if is_running or name in _OF_KERAS:
             texts.add(canonical_text(computation))
         return stock_compile(backend, computation, *args, **kwargs)
 
