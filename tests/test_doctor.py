@@ -233,10 +233,7 @@ def test_whether_a_compiled_file_fits_is_told_before_the_tpu_is_started(machine,
     )
     found = told("tpu", "TPU v3", jax="0.0.1")
     assert found.kind == "problem"
-    assert (
-        "for v5e-8, do not fit this machine: device kind: expected v3, found v5 lite; jax: expected 0.0.1"
-        in found.text
-    )
+    assert "for v5e-8, do not fit this machine: device kind: expected v3, found v5 lite; jax: expected" in found.text
     assert "platform: expected cpu, found tpu" in told("cpu", "cpu").text
 
 
