@@ -61,6 +61,7 @@ lint: $(LINT)/.ready
 	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+	@echo "make lint: all good. The tests of what you changed: make test-of FILE=..."
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
@@ -96,7 +97,7 @@ test-keras2-tf221 short-keras2-tf221: $(if $(KERAS2_PYTHON),$(TF221)/.ready)
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
 	$(if $(KERAS2_PYTHON),$(call in,keras2-tf221) -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 
-# The tests of one file, on the environments that they are about: make test-of FILE=keras_tpu_ext/callbacks/throughput.py
+# The tests of files, on the environments that they are about: make test-of FILE=keras_tpu_ext/callbacks/throughput.py
 # ON=keras3-jax takes one environment, PYTEST=--tier=exhaustive all their tests (docs/tests.md).
 test-of: $(UV)
 	$(UV) run --no-project --python $(PYTHON) tests/support/tests_of.py $(FILE) $(addprefix --on=,$(ON)) -- $(PYTEST)

@@ -15,6 +15,7 @@ import itertools
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def main() -> int:
             continue
         if not programs.meant_for(options.folder, name, "jax"):
             continue
-        command = [sys.executable, __file__, str(options.folder / name), "--run"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [sys.executable, str(Path(__file__).resolve()), str((options.folder / name).resolve()), "--run"]
+        with tempfile.TemporaryDirectory() as folder:  # they write files
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         last = (done.stdout.splitlines() or [""])[-1] if done.returncode == 0 else done.stderr[-800:]
         print(name, last, flush=True)
         failed |= done.returncode != 0 or bool(json.loads(last)["others"])

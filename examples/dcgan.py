@@ -92,7 +92,7 @@ def adam() -> Any:
 
 
 def for_preflight() -> tuple[GAN, tuple[np.ndarray, np.ndarray]]:
-    """Return model and batch for `keras-tpu-ext preflight dcgan:for_preflight --target v5e-8 --batch 1024`."""
+    """Return model and batch for `keras-tpu-ext preflight dcgan:for_preflight --target v5e-8 --batch-size 1024`."""
     shape = (28, 28, 1)
     with kte.precision.policy_scope("mixed_bfloat16"):
         model = GAN(generator(shape), discriminator(shape, dropout=0.3), name="dcgan")

@@ -100,7 +100,7 @@ def loss() -> keras.losses.Loss:
 
 
 def for_preflight() -> kte.TPUModel:
-    """Return the model for `keras-tpu-ext preflight fashion_mnist:for_preflight --target v5e-8 --batch 1024`."""
+    """Return the model for `keras-tpu-ext preflight fashion_mnist:for_preflight --target v5e-8 --batch-size 1024`."""
     with kte.precision.policy_scope("mixed_bfloat16"):
         model = kte.TPUModel.from_model(network((28, 28, 1)))
     model.compile("adam", loss(), metrics=["accuracy"])

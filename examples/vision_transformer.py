@@ -109,7 +109,7 @@ def loss() -> keras.losses.Loss:
 
 
 def for_preflight(flash_attention: bool | None = True) -> keras.Model:
-    """Return the model for `keras-tpu-ext preflight vision_transformer:for_preflight --target v5e-8 --batch 1024`."""
+    """Return the model for `keras-tpu-ext preflight vision_transformer:for_preflight --batch-size 1024`."""
     with kte.precision.policy_scope("mixed_bfloat16"):
         model = kte.TPUModel.from_model(network(flash_attention))
     model.compile("adam", loss(), metrics=["accuracy"])

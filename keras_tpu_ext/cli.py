@@ -16,24 +16,34 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_tpu_ext import _runtime, data
-from keras_tpu_ext._runtime.common.layouts import batch_axis_of
-from keras_tpu_ext.callbacks.run_report import RunReport, run_report
-from keras_tpu_ext.doctor import DoctorReport, doctor
-from keras_tpu_ext.errors import ArgumentError, KteError
-from keras_tpu_ext.parity import ParityReport, check_function
+from keras_tpu_ext.callbacks.run_report import run_report
+from keras_tpu_ext.doctor import doctor
+from keras_tpu_ext.errors import ArgumentError, KteError, NothingMeasuredError
+from keras_tpu_ext.output.figure import new_figure
+from keras_tpu_ext.parity import ParityReport, check_parity
 from keras_tpu_ext.plan import PlanReport, plan
 from keras_tpu_ext.preflight import PreflightReport, preflight
-from keras_tpu_ext.preflight._batch import batch_spec, with_batch_size
-from keras_tpu_ext.preflight.targets import parse_target
-from keras_tpu_ext.resume.report import ResumeReport, resume_report
+from keras_tpu_ext.preflight._batch import batch_spec
+from keras_tpu_ext.resume.report import resume_report
 from keras_tpu_ext.resume.storage import folder_of
 from keras_tpu_ext.tools.migrate import MigrationReport, migrate
 from keras_tpu_ext.tools.parity.batches import synthetic_batch
-from keras_tpu_ext.tools.parity.function_reference import call, check_compiled_model, parse_reference
+from keras_tpu_ext.tools.parity.function_reference import (
+    check_compiled_model,
+    error_line,
+    parse_reference,
+    unpack_model,
+)
 from keras_tpu_ext_command.arguments import parse_arguments
 
-# Python arguments, as named in messages, whose flag has another name.
-_FLAGS = {"timeout_s": "timeout"}
+# The flags of Python's arguments, where they have another name.
+_FLAGS = {"timeout_s": "timeout", "batch": "data", "pipeline": "data", "find_largest_batch": "largest"}
+_OF_FUNCTIONS = {"data", "validation_data"}  # flags that take the name of a function
+_FIRST = re.compile(r"(check_parity|preflight|plan|advise|write_tfrecords|migrate): ")
+_PER_REPLICA = re.compile(r"per_replica_batch=\d+, which is a batch of (\d+)")
+# A call, which is Python and stays, with brackets in brackets; a name; an argument.
+_WITHIN = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*"
+_IN_PYTHON = re.compile(rf"""[\w.]+\({_WITHIN}\)|`(\w+)`|(?<!\w)(\w+)=("[^"]*"|\([^()]*\)|[\w.]*\w)""")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,93 +56,103 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report that `options` ask for and return the exit status."""
+    """Print the report that `options` ask for, write its file, and return the exit status."""
+    path = list(sys.path)
     sys.path.insert(0, os.getcwd())  # as `python -m` does: a user's file is in the current folder
     try:
         report = _REPORTS[options.command](options)
-    except (KteError, OSError) as error:
-        print(f"keras-tpu-ext {options.command}: {_message(error, options)}", file=sys.stderr)
+        as_json = options.json and json.dumps(report.to_dict(), indent=2, allow_nan=False)
+        print(as_json or in_flags(str(report), options))
+        _write_file(report, options)
+        return 0 if report.ok else 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        is_told = isinstance(error, KteError | OSError)
+        if not is_told and sys.flags.dev_mode:
+            raise
+        text = str(error).splitlines()[0] if is_told else f"{error_line(error)}. PYTHONDEVMODE=1 shows the traceback."
+        print(f"keras-tpu-ext {options.command}: {in_flags(text, options)}", file=sys.stderr)
         return 2
     finally:
-        sys.path.remove(os.getcwd())
-    print(json.dumps(report.to_dict(), indent=2, allow_nan=False) if options.json else report)
-    return 0 if report.ok else 1
+        sys.path[:] = path
 
 
-def _message(error: Exception, options: argparse.Namespace) -> str:
-    """Return the first line of an error, with the command's flags in place of Python arguments."""
+def _write_file(report: Any, options: argparse.Namespace) -> None:
+    """Write the picture or the page of a report, after it is printed: what cannot be written hides nothing."""
+    if getattr(options, "plot", None):
+        try:
+            report.plot(options.plot)
+        except NothingMeasuredError:
+            print(f"no {options.plot}: there is nothing to draw", file=sys.stderr)
+    elif options.command == "report" and (options.out or not options.json):
+        place, name = os.path.split(options.out) if options.out else (options.directory, "report.html")
+        folder, page = folder_of(place), report.page().encode()
+        folder.write(name, lambda file: file.write(page))
+        print(f"wrote {folder.path_of(name)}", file=sys.stderr)
+
+
+def in_flags(text: str, options: argparse.Namespace) -> str:
+    """Return a text for who calls from Python with the command's flags in place of arguments."""
 
     def as_flag(match: re.Match[str]) -> str:
-        name = _FLAGS.get(match[1], match[1])
-        return f"--{name.replace('_', '-')} {match[2]}" if name in options else match[0]
+        argument = match[1] or match[2]
+        name = _FLAGS.get(argument, argument)
+        if argument is None or name not in options:
+            return match[0]
+        flag = f"--{name.replace('_', '-')}"
+        if match[1] or isinstance(getattr(options, name), bool):
+            return flag
+        return f"{flag} {'MODULE:FUNCTION' if name in _OF_FUNCTIONS else match[3].strip(chr(34))}"
 
-    return re.sub(r"\b(\w+)=([\w.]+)", as_flag, str(error).splitlines()[0])
+    text = _FIRST.sub("", text) if _FIRST.match(text) else text
+    return _IN_PYTHON.sub(as_flag, _PER_REPLICA.sub(r"batch_size=\1", text))
 
 
 def _parity_report(options: argparse.Namespace) -> ParityReport:
-    function = parse_reference(options.function)
-    if options.batch is not None:
-        batch, synthetic = call(parse_reference(options.batch)), False
-    else:
-        batch, synthetic = _batch_of(call(function), options)
-    return check_function(
-        function,
-        batch,
+    return check_parity(
+        parse_reference(options.function),
+        None if options.data is None else parse_reference(options.data)(),
         options.replicas,
-        options.steps,
-        options.tolerance,
-        options.timeout,
+        steps=options.steps,
+        tolerance=options.tolerance,
         backend=options.backend,
         as_on_tpu=options.as_on_tpu,
-        synthetic=synthetic,
+        timeout_s=options.timeout,
         progress=not options.quiet,
     )
 
 
-def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
-    """Return the batch that comes with a model, or a synthetic one, and whether it is synthetic."""
-    if isinstance(result, tuple) and len(result) == 2:
-        return result[1], False
-    check_compiled_model(options.function, result, "a compiled Keras model, (model, batch) or (build_model, batch)")
-    return synthetic_batch(result, 8 * max(options.replicas, 1) + 3), True
-
-
-def _doctor_report(options: argparse.Namespace) -> DoctorReport:
-    return doctor(paths=options.paths, start=options.start, compiled=options.compiled)
-
-
-def _preflight_report(options: argparse.Namespace, *, exact: bool = False) -> PreflightReport:
+def _builder(options: argparse.Namespace, batches: list[Any]) -> Callable[[], Any]:
+    """Return a function that makes the model; the batch that comes with it, or `None`, goes to `batches`."""
     function = parse_reference(options.function)
 
     def build() -> Any:
-        result = call(function)
-        model, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+        model, batch = unpack_model(function())
         check_compiled_model(options.function, model, "a compiled Keras model or (model, batch)")
         batches.append(batch)
         return model
 
-    batches: list[Any] = []
+    return build
+
+
+def _preflight_report(options: argparse.Namespace, *, exact: bool = False) -> PreflightReport:
+    if options.plot:
+        new_figure("--plot")  # fail before anything that takes time
+    found: list[Any] = []
+    build = _builder(options, found)
     with _runtime.models.exact_models(_runtime.TrainStep) if exact else contextlib.nullcontext():
         model = _runtime.probes.call_abstractly(build)
-    batch = batches[0]
-    replicas = parse_target(options.target).devices
-    if options.mesh:
-        replicas = options.mesh[batch_axis_of(options.mesh)]
-    if options.shard == "auto" and not options.mesh:
-        replicas = 1 if options.batch else replicas  # each mesh has its own number of replicas
-    per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, replicas)
-    if rest or per_replica < 1:
-        raise ArgumentError(
-            f"--batch {options.batch} cannot be shared evenly by the {replicas} replicas of {options.target}. "
-            f"Write --batch {max(per_replica, 1) * replicas}."
-        )
-    if batch is None:
-        batch = synthetic_batch(model, 1)
-    elif options.batch is None:
-        per_replica = None
-    if replicas == 1 and per_replica is not None:
-        batch, per_replica = with_batch_size(batch_spec(batch, options.target, 1, None), per_replica), None
-    report = preflight(
+    batch, pipeline, per_replica = found[0], None, None
+    if options.data is not None:
+        batch = parse_reference(options.data)()
+        if not isinstance(batch, (tuple, list, dict)) and not hasattr(batch, "shape"):
+            batch, pipeline = next(iter(batch)), batch
+    elif batch is None:
+        batch, per_replica = synthetic_batch(model, 1), 128
+    if options.batch_size is not None:
+        batch, per_replica = batch_spec(batch, options.target, 1, options.batch_size), None
+    return preflight(
         model if options.shard is None else build,
         batch,
         options.target,
@@ -140,13 +160,10 @@ def _preflight_report(options: argparse.Namespace, *, exact: bool = False) -> Pr
         shard=options.shard,
         mesh=options.mesh,
         find_largest_batch=options.largest,
-        pipeline=None if options.pipeline is None else call(parse_reference(options.pipeline)),
+        pipeline=pipeline,
         timeout_s=options.timeout,
         progress=not options.quiet,
     )
-    if options.plot:
-        report.plot(options.plot)
-    return report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,15 +193,15 @@ def _compile_report(options: argparse.Namespace) -> _Compiled:
 
 
 def _plan_report(options: argparse.Namespace) -> PlanReport:
-    function, checked = parse_reference(options.function), options.validation_data
+    checked = options.validation_data
     return plan(
-        lambda: call(function),
-        call(parse_reference(options.data)),
+        _builder(options, []),
+        parse_reference(options.data)(),
         epochs=options.epochs,
         batch_size=options.batch_size,
         target=options.target,
         hours=options.hours,
-        validation_data=None if checked is None else call(parse_reference(checked)),
+        validation_data=None if checked is None else parse_reference(checked)(),
         steps_per_epoch=options.steps_per_epoch,
         price_per_hour=options.price_per_hour,
         progress=not options.quiet,
@@ -192,26 +209,12 @@ def _plan_report(options: argparse.Namespace) -> PlanReport:
 
 
 def _advise_report(options: argparse.Namespace) -> data.Advice:
-    dataset = call(parse_reference(options.function))
+    dataset = parse_reference(options.function)()
     if not hasattr(dataset, "element_spec"):
         got = type(dataset).__name__
         raise ArgumentError(f"{options.function} must return a tf.data.Dataset; it returned {got}.")
     measure = not options.no_measure
     return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
-
-
-def _resume_report(options: argparse.Namespace) -> ResumeReport:
-    return resume_report(options.directory)
-
-
-def _run_report(options: argparse.Namespace) -> RunReport:
-    report = run_report(options.directory)
-    if options.out or not options.json:
-        place, name = os.path.split(options.out) if options.out else (options.directory, "report.html")
-        folder, page = folder_of(place), report.page().encode()
-        folder.write(name, lambda file: file.write(page))
-        print(f"wrote {folder.path_of(name)}", file=sys.stderr)
-    return report
 
 
 def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
@@ -237,16 +240,13 @@ def _migrate_report(options: argparse.Namespace) -> MigrationReport:
 
 _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "parity": _parity_report,
-    "doctor": _doctor_report,
+    "doctor": lambda options: doctor(paths=options.paths, start=options.start, compiled=options.compiled),
     "preflight": _preflight_report,
     "compile": _compile_report,
     "plan": _plan_report,
     "advise": _advise_report,
-    "resume": _resume_report,
-    "report": _run_report,
+    "resume": lambda options: resume_report(options.directory),
+    "report": lambda options: run_report(options.directory),
     "tfrecords": _tfrecords_report,
     "migrate": _migrate_report,
 }
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,7 @@ from keras_tpu_ext.machine.versions import install_command
 from keras_tpu_ext.output.display import counted
 from keras_tpu_ext.tools.parity import batches
 from keras_tpu_ext.tools.parity.compare import compare, default_tolerance
-from keras_tpu_ext.tools.parity.function_reference import FunctionReference
+from keras_tpu_ext.tools.parity.function_reference import FunctionReference, check_compiled_model, unpack_model
 from keras_tpu_ext.tools.parity.inspection import findings
 from keras_tpu_ext.tools.parity.process import Outcome, Task, refuse_nested_check, run_worker
 from keras_tpu_ext.tools.parity.report import ParityReport as ParityReport
@@ -26,7 +26,7 @@ _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
 def check_parity(
     build_model: Callable[[], Any],
-    batch: Any,
+    batch: Any = None,
     replicas: int = 8,
     *,
     steps: int = 3,
@@ -54,9 +54,11 @@ def check_parity(
     Args:
         build_model: Function without arguments that returns a compiled Keras model, a `TPUModel` or a plain one, and
             opens no scope itself. Each process imports it, so it must be at the top level of a file, and a script
-            must have its calls under `if __name__ == "__main__":`; from a notebook, cloudpickle transfers it.
+            must have its calls under `if __name__ == "__main__":`; from a notebook, cloudpickle transfers it. It may
+            return `(model, batch)`, too.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, structures of arrays with the examples along the first axis.
-            Any number of examples works, also fewer than replicas.
+            Any number of examples works, also fewer than replicas. Default: that of `build_model`, or one that is
+            made up for the model's inputs and loss.
         replicas: Number of replicas, at least 2. Defaults to 8.
         steps: Number of steps with the batch. Defaults to 3.
         tolerance: The relative difference up to which numbers agree. Default: 1e-5, because replicas add float32
@@ -102,47 +104,19 @@ def check_parity(
             assert report.ok
         ```
     """
-    function = FunctionReference.of(build_model)
-    return check_function(
-        function,
-        batch,
-        replicas,
-        steps,
-        tolerance,
-        timeout_s,
-        backend=backend,
-        exact=exact,
-        as_on_tpu=as_on_tpu,
-        progress=progress,
-    )
-
-
-def check_function(
-    function: FunctionReference,
-    batch: Any,
-    replicas: int,
-    steps: int,
-    tolerance: float | None,
-    timeout_s: float,
-    *,
-    backend: str | None = None,
-    exact: bool = True,
-    as_on_tpu: bool = False,
-    synthetic: bool = False,
-    progress: bool = True,
-) -> ParityReport:
-    """Do what `check_parity` does for a reference to a function; `synthetic` says whether the batch is synthetic."""
     refuse_nested_check()
     if as_on_tpu and backend == "tensorflow":
         raise RuntimeNotSupportedError(
-            'check_parity: as_on_tpu is for Keras 3 on JAX; got backend="tensorflow". Write backend="jax", or leave '
-            "`as_on_tpu` out."
+            'check_parity: `as_on_tpu` is for Keras 3 on JAX; got backend="tensorflow". Write backend="jax", or '
+            "leave `as_on_tpu` out."
         )
     _check_arguments(replicas, steps, tolerance, timeout_s, backend)
     check.one_of("check_parity", "exact", exact, (True, False), example="False")
     check.one_of("check_parity", "as_on_tpu", as_on_tpu, (True, False), example="True")
     if as_on_tpu and backend is None:
         _runtime.devices.as_on_tpu()  # raises on TensorFlow
+    function = FunctionReference.of(build_model)
+    batch, made_up = (batch, False) if batch is not None else _batch_of(function.label, build_model, replicas)
     arrays = batches.parse_batch(batch)
 
     def run(*, distributed: bool, start: list[Any] | None) -> Outcome:
@@ -154,7 +128,7 @@ def check_function(
 
     one = run(distributed=False, start=None)
     if one.parts["steps"].error:
-        hint = " The batch was made up; return (model, batch) instead." if synthetic else ""
+        hint = " The batch was made up; return (model, batch) instead." if made_up else ""
         error = one.parts["steps"].error
         raise ParityCheckError(
             f"The model of {function.label} cannot train on the batch on one device: {error}.{hint}"
@@ -164,9 +138,16 @@ def check_function(
     allowed = default_tolerance(one.facts.compute_dtypes, frameworks) if tolerance is None else tolerance
     rows = compare(one, many, allowed, replicas)
     examples = counted(batches.num_examples(arrays), "example")
-    words = f"a {'made-up ' if synthetic else ''}batch of {examples}"
+    words = f"a {'made-up ' if made_up else ''}batch of {examples}"
     words += "; the replicas take the paths of a TPU" if as_on_tpu else ""
     return ParityReport(replicas, steps, float(allowed), words, rows, findings(many.facts, rows), frameworks)
+
+
+def _batch_of(label: str, build_model: Callable[[], Any], replicas: int) -> tuple[Any, bool]:
+    """Return the batch that comes with a model, or one that is made up for it, and whether it is made up."""
+    model, batch = unpack_model(build_model())
+    check_compiled_model(label, model, "a compiled Keras model, (model, batch) or (build_model, batch)")
+    return (batches.synthetic_batch(model, 8 * replicas + 3), True) if batch is None else (batch, False)
 
 
 def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any, backend: Any) -> None:

@@ -10,6 +10,31 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+# Held against the table of TPUs by a test.
+SLICES = "v2-8 to v2-512, v3-8 to v3-2048, v4-8 to v4-8192, v5e-1 to v5e-256, v5p-8 to v5p-16384, v6e-1 to v6e-256, "
+SLICES += "7x-8 to 7x-16384; the number counts TensorCores"
+_MODEL = "a function, my_models:model or my_models.py:model say, that returns a compiled model"
+# What one writes.
+EXAMPLES = {
+    "parity": ("my_models:model", "my_models.py:model --data my_models:batch --replicas 4"),
+    "doctor": ("", "/kaggle/working gs://my-bucket/train"),
+    "preflight": (
+        "my_models:model --target v5e-8",
+        "my_models.py:model --batch-size 1024 --plot preflight.png",
+        "my_models:model --data my_data:dataset --shard auto --target v6e-16",
+    ),
+    "compile": ("my_models:model --target v5e-8 --batch-size 1024 --out step.kte",),
+    "plan": (
+        "my_models:model --data my_data:dataset --epochs 10 --hours 9",
+        "my_models:model --data my_data:arrays --batch-size 256 --epochs 10 --target cpu",
+    ),
+    "advise": ("my_data:dataset --replicas 8",),
+    "resume": ("/kaggle/working/checkpoints",),
+    "report": ("runs/first --out first.html",),
+    "tfrecords": ("photos shards --size 256", "'photos/**.jpg' gs://my-bucket/shards --no-labels"),
+    "migrate": ("old_kernel.py", "old_kernel.ipynb --write"),
+}
+
 _STATUS = "Exit status: 0 if the report is good, 1 if it is not, 2 if there is none."
 _STATUS_OF_WRITER = "Exit status: 0 if there are records now, 2 if there are none."
 
@@ -26,7 +51,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser = argparse.ArgumentParser(
         "keras-tpu-ext",
         description="Take a Keras model to TPUs.",
-        epilog=f"keras-tpu-ext COMMAND --help has its options. {_STATUS}",
+        epilog=f"keras-tpu-ext COMMAND --help has its options, and examples. {_STATUS}",
     )
     parser.add_argument("--version", action="version", version=f"keras-tpu-ext {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -40,6 +65,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "report", "what did the callbacks of a training find?", _add_report)
     _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
     _add(commands, "migrate", "what becomes of an old TPU kernel, and what is its modern form?", _add_migrate)
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     return parser.parse_args(arguments)
 
 
@@ -57,18 +85,21 @@ def _version() -> str:
 def _add(
     commands: Any, name: str, text: str, add: Callable[[argparse.ArgumentParser], None], status: str = _STATUS
 ) -> None:
-    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:], epilog=status)
+    examples = "\n".join(f"  keras-tpu-ext {name} {example}".rstrip() for example in EXAMPLES[name])
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:],
+        epilog=f"examples:\n{examples}\n\n{status}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add(command)
     command.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def _add_parity(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "function",
-        metavar="MODULE:FUNCTION",
-        help="a function that returns a compiled model, (model, batch) or (build_model, batch)",
-    )
-    command.add_argument("--batch", metavar="MODULE:FUNCTION", help="a function that returns the batch")
+    _add_function(command, f"{_MODEL}, (model, batch) or (build_model, batch)")
+    _add_function(command, "a function that returns the batch: (x, y) say (default: made up)", "--data")
     command.add_argument("--replicas", type=_integer(2), default=8, help="number of replicas (default: 8)")
     command.add_argument("--steps", type=_integer(1), default=3, help="number of training steps (default: 3)")
     command.add_argument("--tolerance", type=_number(1), help="largest relative difference (default: by the dtype)")
@@ -89,31 +120,33 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
         "--compiled",
         nargs=2,
         metavar=("FILE", "SHA256"),
-        help="a file of compiled programs: does it fit this machine?",
+        help="does a file of compiled programs fit this machine?",
     )
 
 
 def _add_preflight(command: argparse.ArgumentParser) -> None:
     _add_step(command)
     command.add_argument("--largest", action="store_true", help="compile a few times more, for the largest batch")
-    command.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="a function that returns an input pipeline")
     command.add_argument("--plot", metavar="FILE", type=_new_file, help="draw the report, into preflight.png say")
 
 
 def _add_compile(command: argparse.ArgumentParser) -> None:
     _add_step(command)
     command.add_argument("--out", metavar="FILE", type=_new_file, default="step.kte", help="default: step.kte")
-    command.set_defaults(largest=False, pipeline=None, plot=None)
+    command.set_defaults(largest=False, plot=None)
 
 
 def _add_step(command: argparse.ArgumentParser) -> None:
+    _add_function(command, f"{_MODEL}, or (model, batch)")
+    data = "a function that returns a batch, (x, y) say, or a pipeline, whose rate is measured (default: made up)"
+    _add_function(command, data, "--data")
     command.add_argument(
-        "function", metavar="MODULE:FUNCTION", help="a function that returns a compiled model, or (model, batch)"
+        "--batch-size",
+        metavar="N",
+        type=_integer(1),
+        help="examples in a batch over all replicas (default: that of the batch; 128 a replica if it is made up)",
     )
-    command.add_argument("--target", default="v5e-8", help="a TPU slice, v3-8 or v5e-256 say (default: v5e-8)")
-    command.add_argument(
-        "--batch", type=_integer(1), help="examples in a batch over all replicas (default: 128 a replica)"
-    )
+    command.add_argument("--target", metavar="SLICE", default="v5e-8", help=f"{SLICES} (default: v5e-8)")
     command.add_argument("--shard", choices=("fsdp", "auto"), help="shard the model over the devices (JAX only)")
     command.add_argument(
         "--mesh",
@@ -126,22 +159,28 @@ def _add_step(command: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(command: argparse.ArgumentParser) -> None:
-    command.add_argument("function", metavar="MODULE:FUNCTION", help="a function that returns a compiled model")
+    _add_function(command, f"{_MODEL}, or (model, batch)")
+    _add_function(command, "a function that returns what fit takes: (x, y) or a dataset", "--data", required=True)
+    command.add_argument("--epochs", metavar="N", type=_integer(1), required=True, help="number of epochs")
     command.add_argument(
-        "--data", metavar="MODULE:FUNCTION", required=True, help="a function that returns what fit takes: (x, y) say"
+        "--batch-size", metavar="N", type=_integer(1), help="examples in a batch of arrays (default: 32)"
     )
-    command.add_argument("--epochs", type=_integer(1), required=True, help="number of epochs")
-    command.add_argument("--batch-size", type=_integer(1), help="examples in a batch of arrays (default: 32)")
-    command.add_argument("--steps-per-epoch", type=_integer(1), help="steps of an epoch, if the data do not tell")
-    command.add_argument("--validation-data", metavar="MODULE:FUNCTION", help="a function that returns those")
-    command.add_argument("--target", default="v5e-8", help='a TPU slice, or "cpu", this machine (default: v5e-8)')
+    command.add_argument(
+        "--steps-per-epoch", metavar="N", type=_integer(1), help="steps of an epoch, if the data do not tell"
+    )
+    _add_function(command, "a function that returns what fit takes as such", "--validation-data")
+    command.add_argument(
+        "--target", metavar="SLICE", default="v5e-8", help=f"cpu, which is this machine, or {SLICES} (default: v5e-8)"
+    )
     command.add_argument("--hours", type=_number(), help="the quota")
-    command.add_argument("--price-per-hour", type=_number(), help="dollars that an hour of the target costs")
+    command.add_argument(
+        "--price-per-hour", metavar="DOLLARS", type=_number(), help="what an hour of the target costs"
+    )
     _add_quiet(command)
 
 
 def _add_advise(command: argparse.ArgumentParser) -> None:
-    command.add_argument("function", metavar="MODULE:FUNCTION", help="a function that returns a tf.data.Dataset")
+    _add_function(command, "a function that returns a tf.data.Dataset")
     command.add_argument("--replicas", type=_integer(1), default=1, help="number of replicas (default: 1)")
     command.add_argument("--tpu", default="auto", help="the TPU that it is for, such as grpc://10.0.0.2:8470")
     command.add_argument("--seconds", type=_number(), default=10.0, help="how long to measure in all (default: 10)")
@@ -187,6 +226,10 @@ def _add_migrate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--write", action="store_true", help="write the modern program, KERNEL.modern.py say")
     command.add_argument("--output", metavar="FILE", type=_new_file, help="write it to this file")
     command.add_argument("--overwrite", action="store_true", help="write it also where a file is there already")
+
+
+def _add_function(command: argparse.ArgumentParser, text: str, name: str = "function", **options: Any) -> None:
+    command.add_argument(name, metavar="MODULE:FUNCTION", help=text, **options)
 
 
 def _mesh(text: str) -> dict[str, int]:

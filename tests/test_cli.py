@@ -1,5 +1,6 @@
 """`keras-tpu-ext`: what it prints and the status it exits with."""
 
+import importlib
 import json
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.plan import PlanReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.tools.parity.batches import synthetic_batch
+from keras_tpu_ext_command.arguments import parse_arguments
 from kind_of_keras import IMPORT_KERAS
 from preflight.reports import report
 
@@ -41,6 +43,9 @@ MODULE = """
     def batch():
         return np.ones((3, 4), "int32"), np.zeros(3)
 
+    def batches():
+        return iter([batch(), batch()])
+
     def uncompiled():
         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 
@@ -66,14 +71,13 @@ def checked(monkeypatch):
     """What the command hands to the check, with one report in its place."""
     calls = []
 
-    def check(function, batch, replicas, steps, tolerance, timeout_s, **more):
-        assert more.keys() == {"backend", "as_on_tpu", "synthetic", "progress"}
-        calls.append((function, batch, replicas, steps, tolerance, timeout_s, more["synthetic"], more["backend"]))
-        check.as_on_tpu = more["as_on_tpu"]
+    def check(function, batch, replicas, *, steps, tolerance, backend, as_on_tpu, timeout_s, progress):
+        calls.append((function, batch, replicas, steps, tolerance, timeout_s, backend))
+        check.as_on_tpu = as_on_tpu
         return ParityReport(replicas, steps, 1e-5, "a batch", (ParityRow("one step", "loss", 0.0, 1e-5, check.ok),))
 
     check.ok, check.calls = True, calls
-    monkeypatch.setattr(cli, "check_function", check)
+    monkeypatch.setattr(cli, "check_parity", check)
     return check
 
 
@@ -83,11 +87,11 @@ def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
     reports = []
 
     def check(*args, **kwargs):
-        reports.append(check_function(*args, **kwargs))
+        reports.append(check_parity(*args, **kwargs))
         return reports[-1]
 
-    check_function = cli.check_function
-    monkeypatch.setattr(cli, "check_function", check)
+    check_parity = cli.check_parity
+    monkeypatch.setattr(cli, "check_parity", check)
     before = list(sys.path)
     assert cli.main(["parity", "cli_models:model", "--replicas", "2", "--steps", "1", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -115,18 +119,31 @@ def test_it_prints_the_text_and_exits_by_the_verdict(folder, checked, capsys, ok
     )
     ((source, batch, *rest),) = checked.calls
     assert (source.module, source.name) == ("cli_models", "with_batch")
+    assert batch is None  # it comes with the model
+    assert rest == [8, 3, 1e-4, 9.0, "jax"]
+
+
+def test_the_batch_may_come_from_its_own_function(folder, checked):
+    assert cli.main(["parity", "cli_models:model", "--data", "cli_models:batch"]) == 0
+    ((_, batch, *_),) = checked.calls
     assert batch[0].shape == (3, 4)
-    assert rest == [8, 3, 1e-4, 9.0, False, "jax"]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["cli_models:with_builder"], ["cli_models:model", "--batch", "cli_models:batch"]]
+    ("function", "made_up", "shape"), [("with_builder", False, (3, 4)), ("model", True, (35, 4))]
 )
-def test_the_batch_may_come_with_a_builder_or_from_its_own_function(folder, checked, arguments):
-    assert cli.main(["parity", *arguments]) == 0
-    ((_, batch, *_, synthetic, _),) = checked.calls
-    assert batch[0].shape == (3, 4)
-    assert not synthetic
+def test_check_parity_takes_the_batch_of_the_function_or_makes_one_up(folder, monkeypatch, function, made_up, shape):
+    def run(task, timeout_s, *, progress):
+        tasks.append(task)
+        raise kte.errors.ParityCheckError("enough")
+
+    tasks = []
+    monkeypatch.setattr("keras_tpu_ext.parity.run_worker", run)
+    monkeypatch.syspath_prepend(folder)
+    build = getattr(importlib.import_module("cli_models"), function)
+    with pytest.raises(kte.errors.ParityCheckError, match="enough"):
+        kte.check_parity(build, replicas=4)
+    assert (tasks[0].batch[0].shape, tasks[0].build_model.name) == (shape, function)
 
 
 @pytest.mark.parametrize(
@@ -134,11 +151,17 @@ def test_the_batch_may_come_with_a_builder_or_from_its_own_function(folder, chec
     [
         ("cli_models", "A function is named by its module and its name; got 'cli_models'. Write module:function, "),
         ("cli_nowhere:f", "There is no module 'cli_nowhere' in this folder or installed. Write module:function, "),
-        ("cli_broken:f", "cli_broken cannot be imported: No module named 'no_such_package_at_all'."),
-        ("cli_models:mode", "The module 'cli_models' has no function 'mode'. It has batch, model, nothing, raises, "),
+        ("cli_broken:f", "cli_broken cannot be imported: ModuleNotFoundError: No module named 'no_such_p"),
+        ("cli_model:f", "There is no module 'cli_model' in this folder or installed. Write cli_models:f, or another"),
+        ("cli_models.ipynb:f", "A notebook cannot be imported; got 'cli_models.ipynb:f'. Write `%%writefile my_"),
+        ("./cli_models.py:mode", "The module './cli_models.py' has no function 'mode'. It has batch, "),
+        (
+            "cli_models:mode",
+            "The module 'cli_models' has no function 'mode'. It has batch, batches, model, nothing, raises, ",
+        ),
         ("cli_models:uncompiled", "cli_models:uncompiled must return a compiled model; "),
         ("cli_models:nothing", "cli_models:nothing must return a compiled Keras model, (model, batch) or (build_"),
-        ("cli_models:raises", "cli_models:raises failed: ValueError: no such file: weights.h5"),
+        ("cli_models:raises", "cli_models:raises failed: ValueError: no such file: weights.h5 (cli_models.py, line"),
     ],
 )
 def test_errors_are_one_sentence_and_status_2(folder, capsys, named, text):
@@ -149,23 +172,54 @@ def test_errors_are_one_sentence_and_status_2(folder, capsys, named, text):
     assert shown.out == ""
 
 
-def test_an_error_names_the_flags_of_the_command(folder, capsys, monkeypatch):
-    def check(*arguments, **options):
-        raise kte.errors.ParityCheckError("Give it more time, timeout_s=1200.0, or tolerance=1e-3, or a size=3.")
+@pytest.mark.parametrize(
+    ("command", "text", "shown"),
+    [
+        (
+            "parity",
+            "more time, timeout_s=1200.0, or tolerance=1e-3, or a size=3.",
+            "more time, --timeout 1200.0, or --",
+        ),
+        ("parity", 'check_parity: `as_on_tpu` is; got backend="jax".', "--as-on-tpu is; got --backend jax."),
+        (
+            "parity",
+            "Let it return (model, batch), or batch=(x, y).",
+            "Let it return (model, batch), or --data MODULE:F",
+        ),
+        ("preflight", "Write per_replica_batch=7, which is a batch of 56.", "Write --batch-size 56."),
+        ("preflight", "find_largest_batch=True", "--largest"),
+        ("preflight", 'use kte.strategy_scope(shard="fsdp", mesh=(("data", 8),))', "use kte.strategy_scope(shard="),
+    ],
+)
+def test_advice_is_in_flags_and_python_stays(command, text, shown):
+    assert cli.in_flags(text, parse_arguments([command, "m:f"])).startswith(shown)
 
-    monkeypatch.setattr(cli, "check_function", check)
-    assert cli.main(["parity", "cli_models:with_batch"]) == 2
-    text = "Give it more time, --timeout 1200.0, or --tolerance 1e-3, or a size=3."
-    assert capsys.readouterr().err == f"keras-tpu-ext parity: {text}\n"
+
+def test_an_error_is_told_in_flags(folder, capsys):
+    assert cli.main(["preflight", "cli_models:model", "--mesh", "data=8"]) == 2
+    text = "--mesh is for models that are sharded. Write --shard fsdp as well."
+    assert capsys.readouterr().err == f"keras-tpu-ext preflight: {text}\n"
 
 
-def test_what_cannot_be_written_is_one_line(folder, asked, capsys, monkeypatch):
+def test_what_cannot_be_written_is_one_line_after_the_report(folder, asked, capsys, monkeypatch):
     def plot(self, path):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(kte.PreflightReport, "plot", plot)
     assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 2
-    assert capsys.readouterr().err == "keras-tpu-ext preflight: [Errno 13] Permission denied: 'drawn.png'\n"
+    shown = capsys.readouterr()
+    assert shown.out.startswith("'resnet50' on v5e-8")
+    assert shown.err == "keras-tpu-ext preflight: [Errno 13] Permission denied: 'drawn.png'\n"
+
+
+def test_an_unexpected_error_is_one_line_too(folder, asked, capsys, monkeypatch):
+    def fail(*arguments, **options):
+        raise ZeroDivisionError("no\nway")
+
+    monkeypatch.setattr(cli, "preflight", fail)
+    assert cli.main(["preflight", "cli_models:model"]) == 2
+    text = "ZeroDivisionError: no way. PYTHONDEVMODE=1 shows the traceback."
+    assert capsys.readouterr().err == f"keras-tpu-ext preflight: {text}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["parity"], ["parity", "m:f", "--replicas", "many"]])
@@ -215,9 +269,7 @@ def test_a_batch_that_cannot_be_made_up_says_what_to_write(shape, dtype, loss, w
     with pytest.raises(kte.errors.ArgumentError) as caught:
         synthetic_batch(model, 9)
     assert why in str(caught.value)
-    assert str(caught.value).endswith(
-        "Let the function return (model, batch), or name a function that returns one: --batch module:function."
-    )
+    assert str(caught.value).endswith("Let the function return (model, batch), or give a batch: batch=(x, y).")
 
 
 @pytest.fixture
@@ -227,58 +279,12 @@ def asked(monkeypatch):
 
     def ask(model, batch, target, per_replica_batch, **options):
         calls.append({"model": model, "batch": batch, "target": target, "per_replica": per_replica_batch, **options})
-        return report(fault=ask.fault, _save=lambda path: calls.append(path) or "ab" * 32)
+        changes = {} if ask.fault is None else {"memory": None}
+        return report(fault=ask.fault, _save=lambda path: calls.append(path) or "ab" * 32, **changes)
 
     ask.fault, ask.calls = None, calls
     monkeypatch.setattr(cli, "preflight", ask)
     return ask
-
-
-@pytest.mark.parametrize(
-    ("arguments", "per_replica", "rows"),
-    [
-        (["cli_models:model"], 128, 1),
-        (["cli_models:model", "--batch", "64", "--target", "v3-8"], 8, 1),
-        (["cli_models:with_batch"], None, 3),
-        (["cli_models:with_batch", "--batch", "64", "--target", "v3-8"], 8, 3),
-    ],
-)
-def test_preflight_takes_the_batch_of_the_function_or_makes_one_up(
-    folder, asked, capsys, arguments, per_replica, rows
-):
-    assert cli.main(["preflight", *arguments]) == 0
-    assert capsys.readouterr().out.startswith("'resnet50' on v5e-8")
-    (call,) = asked.calls
-    assert (call["per_replica"], len(call["batch"][0])) == (per_replica, rows)
-    assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (False, 600.0, True)
-
-
-def test_preflight_of_a_sharded_model_calls_the_function_itself(folder, asked):
-    options = ["--shard", "fsdp", "--mesh", "data=2,model=4", "--batch", "64"]
-    assert cli.main(["preflight", "cli_models:with_batch", *options]) == 0
-    (call,) = asked.calls
-    assert (call["shard"], call["mesh"], call["per_replica"]) == ("fsdp", {"data": 2, "model": 4}, 32)
-    assert _runtime.models.is_compiled(call["model"]())
-
-
-@pytest.mark.parametrize("function", ["model", "with_batch"])
-def test_preflight_ranks_layouts_for_a_batch_that_the_chips_cannot_share(folder, asked, function):
-    """Of a mesh of 1 x 8 it is all for one replica."""
-    cli.main(["preflight", f"cli_models:{function}", "--target", "v5e-8", "--shard", "auto", "--batch", "4"])
-    (call,) = asked.calls
-    assert (call["per_replica"], {leaf.shape[0] for leaf in call["batch"] if leaf is not None}) == (None, {4})
-
-
-def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, capsys):
-    asked.fault = Fault("no", "dense")
-    options = ["--json", "--largest", "--quiet", "--timeout", "9"]
-    assert cli.main(["preflight", "cli_models:model", *options]) == 1
-    assert json.loads(capsys.readouterr().out)["fault"]["layer"] == "dense"
-    (call,) = asked.calls
-    assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (True, 9.0, False)
-    asked.fault = None
-    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 0
-    assert (folder / "drawn.png").exists()
 
 
 def test_compile_writes_a_file_of_a_model_with_the_exact_step_and_json_has_its_digest(folder, asked, capsys):
@@ -302,13 +308,63 @@ def test_compile_writes_nothing_of_what_does_not_compile(folder, asked, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "per_replica", "rows"),
+    [
+        (["cli_models:model"], 128, 1),
+        (["cli_models.py:model", "--batch-size", "64", "--target", "v3-8"], None, 64),
+        (["cli_models:with_batch"], None, 3),
+        (["cli_models:with_batch", "--batch", "64"], None, 64),  # shorter, as any flag may be
+        (["cli_models:model", "--data", "cli_models:batch"], None, 3),
+        (["cli_models:model", "--data", "cli_models:batches"], None, 3),
+    ],
+)
+def test_preflight_takes_the_batch_of_the_function_or_makes_one_up(
+    folder, asked, capsys, arguments, per_replica, rows
+):
+    assert cli.main(["preflight", *arguments]) == 0
+    assert capsys.readouterr().out.startswith("'resnet50' on v5e-8")
+    (call,) = asked.calls
+    assert (call["per_replica"], call["batch"][0].shape) == (per_replica, (rows, 4))
+    assert (call["pipeline"] is not None) == arguments[-1].endswith(":batches")
+    assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (False, 600.0, True)
+
+
+def test_preflight_of_a_sharded_model_calls_the_function_itself(folder, asked):
+    options = ["--shard", "fsdp", "--mesh", "data=2,model=4", "--batch-size", "64"]
+    assert cli.main(["preflight", "cli_models:with_batch", *options]) == 0
+    (call,) = asked.calls
+    assert (call["shard"], call["mesh"], call["batch"][0].shape) == ("fsdp", {"data": 2, "model": 4}, (64, 4))
+    assert _runtime.models.is_compiled(call["model"]())
+
+
+@pytest.mark.parametrize("function", ["model", "with_batch"])
+def test_preflight_ranks_layouts_for_a_batch_that_the_chips_cannot_share(folder, asked, function):
+    """Of a mesh of 1 x 8 it is all for one replica."""
+    cli.main(["preflight", f"cli_models:{function}", "--target", "v5e-8", "--shard", "auto", "--batch-size", "4"])
+    (call,) = asked.calls
+    assert (call["per_replica"], {leaf.shape[0] for leaf in call["batch"] if leaf is not None}) == (None, {4})
+
+
+def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, capsys):
+    asked.fault = Fault("no", "dense")
+    options = ["--json", "--largest", "--quiet", "--timeout", "9"]
+    assert cli.main(["preflight", "cli_models:model", *options]) == 1
+    assert json.loads(capsys.readouterr().out)["fault"]["layer"] == "dense"
+    (call,) = asked.calls
+    assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (True, 9.0, False)
+    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 1
+    shown = capsys.readouterr()
+    assert "does not compile" in shown.out
+    assert shown.err == "no drawn.png: there is nothing to draw\n"
+    assert not (folder / "drawn.png").exists()
+    asked.fault = None
+    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 0
+    assert (folder / "drawn.png").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (
-            ["cli_models:model", "--batch", "63"],
-            "--batch 63 cannot be shared evenly by the 8 replicas of v5e-8. Write ",
-        ),
-        (["cli_models:model", "--target", "v9-8"], "There is no TPU slice 'v9-8'"),
         (["cli_models:uncompiled"], "cli_models:uncompiled must return a compiled model; "),
     ],
 )

@@ -1,7 +1,10 @@
 """The command where the package refuses to be imported: what is told then, and that nothing is imported for it."""
 
+import argparse
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -9,6 +12,9 @@ import pytest
 
 import keras_tpu_ext as kte
 import keras_tpu_ext_command as command
+from keras_tpu_ext.hardware import TPU_GENERATIONS
+from keras_tpu_ext.preflight.targets import parse_target
+from keras_tpu_ext_command import arguments
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -63,7 +69,9 @@ def test_the_other_commands_say_why_in_one_line():
     [
         (["--help"], 0, "Exit status: 0 if the report is good, 1 if it is not, 2 if there is none."),
         (["tfrecords", "--help"], 0, "Exit status: 0 if there are records now, 2 if there are none."),
-        (["preflight", "--help"], 0, "a TPU slice, v3-8 or v5e-256 say (default: v5e-8)"),
+        (["preflight", "--help"], 0, "keras-tpu-ext preflight my_models:model --target v5e-8\n"),
+        (["preflight", "--help"], 0, "7x-16384; the number counts TensorCores (default: v5e-8)"),
+        ([], 2, "long will a training take"),
         (["--version"], 0, f"keras-tpu-ext {kte.__version__}\n"),
         (["preflite"], 2, "invalid choice: 'preflite'"),
         (["parity", "m:f", "--steps", "0"], 2, "argument --steps: must be an integer of at least 1; got '0'\n"),
@@ -87,6 +95,39 @@ def test_help_the_version_and_a_wrong_call_are_answered_before_anything_slow_is_
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
     assert "argparse" in imported
     assert not {"keras", "tf_keras", "tensorflow", "jax", "numpy"} & imported
+
+
+@pytest.mark.parametrize("name", arguments.EXAMPLES)
+def test_the_examples_of_each_command_are_right(name):
+    for example in arguments.EXAMPLES[name]:
+        assert arguments.parse_arguments([name, *shlex.split(example)]).command == name
+
+
+def test_help_lists_the_smallest_and_largest_slice_of_each_generation():
+    slices = re.findall(r"(\w+-\d+) to (\w+)-(\d+)", arguments.SLICES)
+    assert [second for _, second, _ in slices] == list(TPU_GENERATIONS)
+    for smallest, name, largest in slices:
+        assert parse_target(smallest).name == smallest
+        with pytest.raises(kte.errors.ArgumentError) as caught:
+            parse_target(f"{name}-{3 * int(largest)}")
+        known = re.findall(rf"{name}-\d+", str(caught.value).partition("comes as")[2])
+        assert (smallest, f"{name}-{largest}") == (known[0], known[-1])
+
+
+def test_options_of_one_name_mean_one_thing(monkeypatch):
+    """What takes a function in one command takes one in all, and so with numbers."""
+    kinds = {}
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda parser, _: kinds.update(_kinds(parser)))
+    arguments.parse_arguments(["doctor"])
+    assert {("--data", "MODULE:FUNCTION"), ("--batch-size", "N"), ("--target", "SLICE")} <= kinds.keys()
+    flags = [flag for flag, _ in kinds]
+    assert len(flags) == len(set(flags)), kinds
+
+
+def _kinds(parser):
+    commands = next(one for one in parser._actions if one.dest == "command").choices
+    found = ((name, one) for name, command in commands.items() for one in command._actions if one.option_strings)
+    return {(one.option_strings[-1], one.metavar or one.dest.upper()): name for name, one in found}
 
 
 def test_a_folder_is_no_file_to_draw_into(tmp_path, capsys):

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
 from keras_tpu_ext.output.display import duration, memory_size, rounded
 from keras_tpu_ext.output.figure import FIRST, LIMIT, NEUTRAL, SECOND, new_figure, set_legend, set_title
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _BETWEEN_EPOCHS = "#eeeeee"
 # Of buckets other than training; told apart by most people.
@@ -38,7 +41,7 @@ _LABEL_ROOM = 1.22  # of the longest bar, for the number beside it
 class Plotted:
     """A mixin for callbacks that draw what they found."""
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Any:
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw what was found in the last `fit`.
 
         Args:
@@ -57,7 +60,7 @@ class Plotted:
             figure.savefig(path)
         return figure
 
-    def _figure(self) -> Any:
+    def _figure(self) -> Figure:
         raise NotImplementedError
 
 
@@ -68,7 +71,7 @@ def plot_throughput(
     window: int,
     step_times: StepTimePercentiles | None = None,
     second_axis: tuple[str, float] | None = None,
-) -> Any:
+) -> Figure:
     """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
 
     Samples are drawn if they are known, else batches. `second_axis` is the label of the axis on the right, and its
@@ -163,7 +166,7 @@ def _plot_rolling(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> 
     return rates
 
 
-def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
+def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Figure:
     """Return a `matplotlib.figure.Figure` with the parts of each epoch's step time, and the rates of both sides."""
     if not verdicts:
         raise NothingMeasuredError(
@@ -228,7 +231,7 @@ def _plot_rates(axes: Any, verdict: InputVerdict) -> None:
     axes.set_title(verdict.gain, loc="left", fontsize=10)
 
 
-def plot_goodput(report: GoodputReport) -> Any:
+def plot_goodput(report: GoodputReport) -> Figure:
     """Return a `matplotlib.figure.Figure` with one bar of all buckets."""
     figure = new_figure("Goodput.plot()", size=(9, 2.6))
     axes = figure.subplots()
@@ -249,7 +252,7 @@ def plot_goodput(report: GoodputReport) -> Any:
 
 def plot_memory(
     records: Sequence[tuple[float, DeviceUse]], epoch_ends: Sequence[float], last: Sequence[DeviceUse]
-) -> Any:
+) -> Figure:
     """Return a `matplotlib.figure.Figure` with the memory of the fullest device over time, and its limit."""
     figure = new_figure("DeviceMemory.plot()")
     axes = figure.subplots()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 from keras_tpu_ext.machine.system import installed_version
@@ -82,11 +82,8 @@ def newer_than_tested(versions: Versions, *, legacy: bool = False, backend: str 
     if not newer:
         return ""
     tested = {name: NEWEST_TESTED[name] for name in newer}
-    return (
-        f"{_listed(newer)} {'is' if len(newer) == 1 else 'are'} newer than what this release of keras_tpu_ext was "
-        f"tested with, {_listed(tested)}. It goes on; if something fails, write: "
-        f"{install_tested_command(versions, newer)}"
-    )
+    are = "is" if len(newer) == 1 else "are"
+    return f"{_listed(newer)} {are} newer than what keras_tpu_ext was tested with: {_listed(tested)}"
 
 
 def install_command(*names: str) -> str:
@@ -95,11 +92,15 @@ def install_command(*names: str) -> str:
     return f"pip install {' '.join(wanted)}"
 
 
-def install_tested_command(versions: Versions, names: Iterable[str] = tuple(NEWEST_TESTED)) -> str:
-    """Return the command that installs the versions that this release was tested with."""
+def how_to_get_tested_versions(versions: Versions) -> str:
+    """Return how to get the versions that this release was tested with; on a TPU they must fit its libtpu."""
+    if versions.libtpu:
+        return "take an image of the TPU that has those versions"
     packages = {"tensorflow": versions.tensorflow_package, "tf_keras": "tf-keras"}
-    wanted = [f"{packages.get(name, name)}=={NEWEST_TESTED[name]}" for name in names if getattr(versions, name)]
-    return f"pip install {' '.join(wanted)}"
+    wanted = [
+        f"{packages.get(name, name)}=={tested}" for name, tested in NEWEST_TESTED.items() if getattr(versions, name)
+    ]
+    return f"write: pip install {' '.join(wanted)}"
 
 
 def problem_of_packages(versions: Versions) -> str:

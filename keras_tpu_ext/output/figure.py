@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_tpu_ext.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Nearly everybody can distinguish blue and orange; everything else is grey.
 FIRST, SECOND, NEUTRAL, LIMIT = "#1f5fa8", "#d9822b", "#777777", "#b3261e"
 _WIDTH_OF_LETTER = 0.085  # inches, in the title
 
 
-def new_figure(caller: str, size: tuple[float, float] = (9, 4.5)) -> Any:
+def new_figure(caller: str, size: tuple[float, float] = (9, 4.5)) -> Figure:
     """Return an empty `matplotlib.figure.Figure`, which needs no display and is white on any page."""
     try:
         # Not pyplot: it keeps every figure and may want a display.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from keras_tpu_ext.checks.arguments import argument_error
 from keras_tpu_ext.output.display import HtmlText
 from keras_tpu_ext.preflight._plot import draw_report
 from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class PreflightReport(HtmlText, PreflightResult):
@@ -41,7 +44,7 @@ class PreflightReport(HtmlText, PreflightResult):
         candidates: With `shard="auto"`, the layouts that were tried, the best first; this report is for the best one.
     """
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the memory use of a device, with the time by layer or, if the step does not fit, its largest buffers.
 
         Args:

@@ -58,13 +58,18 @@ def parse_target(name: str) -> Target:
     found = parse_accelerator_type(text)
     if found is None:
         known = ", ".join(TPU_GENERATIONS)
-        raise ArgumentError(f"There is no TPU slice {name!r}; the generations are {known}. {_WRITE}")
+        near = next((f"{one}-{text.removeprefix(one)}" for one in TPU_GENERATIONS if text.startswith(one)), "")
+        write = f'Write target="{near}".' if parse_accelerator_type(near) else _WRITE
+        raise ArgumentError(f"There is no TPU slice {name!r}; the generations are {known}. {write}")
     generation, chips = found
     shape = _torus_shape(generation, chips)
     if shape is None:
         cores = generation.tensorcores_per_chip
-        sizes = ", ".join(f"{generation.name}-{2**i * cores}" for i in range(14) if _torus_shape(generation, 2**i))
-        raise ArgumentError(f"There is no slice {name!r}: {generation.name} comes as {sizes}. {_WRITE}")
+        sizes = [f"{generation.name}-{2**i * cores}" for i in range(14) if _torus_shape(generation, 2**i)]
+        known = ", ".join(sizes)
+        raise ArgumentError(
+            f'There is no slice {name!r}: {generation.name} comes as {known}. Write target="{sizes[-1]}".'
+        )
     topology = f"{_XLA_NAMES.get(generation.name, generation.name)}:{'x'.join(map(str, shape))}"
     options: dict[str, Any] = {}
     if chips < 4 or (chips == 8 and generation.name in _SINGLE_CHIP):

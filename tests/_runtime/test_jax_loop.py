@@ -1,5 +1,7 @@
 """How executions run on JAX: one program for all of them, buffers used again, and the same numbers at any length."""
 
+from types import SimpleNamespace
+
 import jax
 import keras
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext._runtime.jax.batch import BATCH
+from keras_tpu_ext._runtime.jax.data_adapter import first_execution
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop
 from keras_tpu_ext._runtime.jax.update import step_variables
 
@@ -215,3 +218,14 @@ def test_nothing_of_a_batch_outlives_its_step(scope8):
     with pytest.raises(Exception, match="incompatible with the layer"):
         model.fit(np.ones((8, 7)), np.ones((8, 1)), verbose=0)
     assert (BATCH.examples, BATCH.valid) == (None, None)
+
+
+def test_keras_builds_a_model_from_64_bit_data_as_jax_will_have_them():
+    """JAX 0.12 warns of a shape of int64, and Keras asks for one with each dtype that it is given."""
+    x, y = np.zeros((4, 6), "float64"), np.zeros(4, "int64")
+    adapter = SimpleNamespace(get_numpy_iterator=lambda: iter([(x, y, None)]))
+    read = []
+    ((*_, batches),) = first_execution(adapter, read)
+    shown = next(batches)
+    assert [(leaf.shape, str(leaf.dtype)) for leaf in shown[:2]] == [((4, 6), "float32"), ((4,), "int32")]
+    assert (shown[2], read[0][1].dtype) == (None, np.int64)  # what is trained on is as it was

@@ -29,7 +29,7 @@ def reported(function, folder, tmp_path):
     """Return what the command prints as JSON for a v5e-8 and a batch of 1024, and its picture."""
     command = Path(sys.executable).with_name("keras-tpu-ext")
     picture = tmp_path / "preflight.png"
-    arguments = ["preflight", function, "--target", "v5e-8", "--batch", "1024", "--json", "--quiet"]
+    arguments = ["preflight", function, "--target", "v5e-8", "--batch-size", "1024", "--json", "--quiet"]
     done = subprocess.run(
         [command, *arguments, "--plot", picture],
         cwd=folder,

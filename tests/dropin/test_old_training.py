@@ -352,3 +352,26 @@ def test_weights_of_outputs_by_name(exact, names):
         expected = trained({name: weights.get(name, np.ones(8, "float32")) for name in ("a", "b")})
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_target_of_one_output_by_name(exact):
+    def trained(targets):
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones", name="a")(inputs))
+        model.compile("sgd", {"a": "mse"}, metrics={"a": ["mae"]})
+        history = model.fit(X, targets, batch_size=4, shuffle=False, verbose=0).history
+        return [*history.values(), model.evaluate(X, targets, verbose=0), *model.get_weights()]
+
+    with strategy_scope(require="cpu", exact=exact):
+        for one, other in zip(trained({"a": Y}), trained(Y), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_generators_of_inputs_alone_and_of_lists():
+    with strategy_scope(require="cpu"):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(([X[i : i + 4], Y[i : i + 4]] for i in (0, 4)), steps_per_epoch=2, shuffle=False, verbose=0)
+    found = model.predict((X[i : i + 4] for i in (0, 4)), steps=2, verbose=0)
+    np.testing.assert_allclose(found, model.predict(X, verbose=0), rtol=1e-6)

@@ -4,7 +4,14 @@ import pytest
 
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 from keras_tpu_ext.machine import versions
-from keras_tpu_ext.machine.versions import Versions, check_versions, find_versions, newer_than_tested
+from keras_tpu_ext.machine.versions import (
+    NEWEST_TESTED,
+    Versions,
+    check_versions,
+    find_versions,
+    how_to_get_tested_versions,
+    newer_than_tested,
+)
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -154,33 +161,40 @@ def test_packages_that_are_imported_already_work_together():
 
 
 @pytest.mark.parametrize(
-    ("versions", "options", "newer", "write"),
+    ("versions", "options", "newer", "tested"),
     [
         (Versions("2.21.0", None, "3.15.1"), {}, "", ""),
         (Versions("2.21.9", None, "3.15.9"), {}, "", ""),  # of the same minor version
         (Versions("2.30.0", None, "3.15.1"), {"backend": "jax"}, "", ""),
-        (Versions(keras="3.99.0", jax="0.10.2"), {"backend": "jax"}, "keras 3.99.0 is newer", "keras==3.15.1"),
+        (Versions(keras="3.99.0", jax="0.10.2"), {"backend": "jax"}, "keras 3.99.0 is newer", "keras 3.15.1"),
         (
             Versions(keras="3.99.0", jax="0.99.0"),
             {"backend": "jax"},
             "keras 3.99.0 and jax 0.99.0 are newer",
-            "keras==3.15.1 jax==0.10.2",
+            "keras 3.15.1 and jax 0.10.2",
         ),
         (
             Versions("2.99.0", None, "3.99.0", "2.99.0"),
             {"legacy": True},
             "tensorflow 2.99.0 and tf_keras 2.99.0 are",
-            "tensorflow==2.21.0 tf-keras==2.21.0",
+            "tensorflow 2.21.0 and tf_keras 2.21.0",
         ),
         (Versions(keras="3.15.1"), {"backend": "torch"}, "", ""),
     ],
 )
-def test_what_is_newer_than_tested_is_a_note(versions, options, newer, write):
+def test_what_is_newer_than_tested_is_one_line_without_advice(versions, options, newer, tested):
     check_versions(versions, **options)
     note = newer_than_tested(versions, **options)
     assert note.startswith(newer)
     assert bool(note) == bool(newer)
-    assert not note or note.endswith(f"if something fails, write: pip install {write}")
+    assert note.endswith(f"than what keras_tpu_ext was tested with: {tested}" if newer else "")
+
+
+def test_the_tested_versions_are_not_installed_beside_the_libtpu_of_an_image():
+    assert how_to_get_tested_versions(Versions(keras="3.99.0", jax="0.99.0")) == (
+        f"write: pip install keras=={NEWEST_TESTED['keras']} jax=={NEWEST_TESTED['jax']}"
+    )
+    assert "pip" not in how_to_get_tested_versions(Versions(keras="3.99.0", jax="0.99.0", libtpu="0.0.99"))
 
 
 def test_other_backends_are_not_judged_by_jax():

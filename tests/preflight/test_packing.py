@@ -60,7 +60,7 @@ def recording(base):
             return super().train_step(*state, (x, x))
 
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **options):
-            return keras.losses.MeanSquaredError()(y_pred, y_pred * 0)
+            return keras.losses.MeanSquaredError(reduction="sum")(y_pred, y_pred * 0)
 
     model = Recording()
     model.compile("sgd")

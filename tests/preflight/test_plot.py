@@ -1,14 +1,18 @@
 """The picture of a report: its bars are the figures of the report."""
 
+import inspect
 import sys
 
 import pytest
 
+import keras_tpu_ext as kte
 from keras_tpu_ext.errors import MissingExtraError, NothingMeasuredError
 from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse
 from preflight.reports import GIB, MEMORY, report
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
+
+PLOTTED = [name for name, one in vars(kte.callbacks).items() if hasattr(one, "plot")]
 
 
 def legend(figure):
@@ -18,6 +22,13 @@ def legend(figure):
 
 def notes(axes):
     return [text.get_text() for text in axes.texts]
+
+
+@pytest.mark.parametrize("kind", [kte.PreflightReport, *(vars(kte.callbacks)[name] for name in PLOTTED)])
+def test_plot_is_typed(kind):
+    assert (
+        inspect.signature(kind.plot).return_annotation == "Figure"
+    )  # of matplotlib, which is imported for types only
 
 
 def test_layers_are_bars_of_both_passes_the_slowest_on_top():

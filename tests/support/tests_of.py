@@ -1,10 +1,11 @@
-"""Run the tests of a file, in the environments that these tests are about; `make test-of FILE=...` calls it.
+"""Run the tests of files, in the environments that these tests are about; `make test-of FILE=...` calls it.
 
-    python tests/support/tests_of.py keras_tpu_ext/callbacks/throughput.py [--on keras3-jax] [--list] [-- PYTEST ...]
+    python tests/support/tests_of.py keras_tpu_ext/callbacks/throughput.py ... [--on keras3-jax] [--list] [-- ...]
 
 The tests of a file are those that have its name (`test_throughput*.py`, in the folder of the same name), that import
 it, and that are to catch the faults that tests/faults puts into it. Where there are none, they are those that use one
-of its public names. A test itself, and a module of tests/support, may be asked for, too.
+of its public names, then those of the modules that import it, and then all of its room. A test itself, and a module
+of tests/support, may be asked for, too.
 """
 
 from __future__ import annotations
@@ -34,23 +35,30 @@ GOOD = (0, 5)
 def main() -> int:
     """Say what is run, run it, and return 1 where a test fails or nothing was run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, help="of the package, or of the tests")
+    parser.add_argument("file", type=Path, nargs="+", help="of the package, or of the tests")
     parser.add_argument("--on", action="append", choices=environments(), metavar="ENVIRONMENT", help="all by default")
     parser.add_argument("--list", action="store_true", help="say what would be run, and run nothing")
     arguments = sys.argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     for_pytest = arguments[end + 1 :]
     asked = parser.parse_args(arguments[:end])
-    file = asked.file.resolve()
-    if not file.is_file() or not file.is_relative_to(ROOT):
-        parser.error(f"{asked.file} is no file of this project: write keras_tpu_ext/callbacks/throughput.py, say")
-    tests = tests_of(file)
-    for test, reason in tests.items():
-        print(f"{test}: {reason}")
+    tests: dict[Path, dict[str, str]] = {}
+    for named in asked.file:
+        file = named.resolve()
+        if not file.is_file() or not file.is_relative_to(ROOT) or file.suffix != ".py":
+            parser.error(
+                f"{named} is no Python file of this project: write keras_tpu_ext/callbacks/throughput.py, say"
+            )
+        tests[file] = tests_of(file)
+        for test, reason in tests[file].items():
+            print(f"{test}: {reason}")
+        if not tests[file]:
+            print(f"no test has the name of {named}, imports it or uses what it defines: see docs/tests.md")
     statuses = []
     for name, environment in environments().items():
-        here = [test for test in tests if runs_in(environment, test)]
-        if not here or name not in (asked.on or [name]) or not is_about(environment, file):
+        of_files = [test for file in tests if is_about(environment, file) for test in tests[file]]
+        here = [test for test in dict.fromkeys(of_files) if runs_in(environment, test)]
+        if not here or name not in (asked.on or [name]):
             continue
         if not environment.python.exists():
             print(f"{name}: NOT RUN, its environment is not there: make .envs/{environment.folder.name}/.ready")
@@ -60,13 +68,17 @@ def main() -> int:
             environ = {**os.environ, **for_all(), **environment.variables}
             command = [environment.python, "-m", "pytest", "-q", *for_pytest, *here]
             statuses.append(subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode)
-    if not tests:
-        print(f"no test has the name of {file.name}, imports it or uses what it defines: see docs/tests.md")
-    return int(not tests or any(status not in GOOD for status in statuses))
+    return int(not all(tests.values()) or any(status not in GOOD for status in statuses))
 
 
 def tests_of(file: Path) -> dict[str, str]:
     """Return the tests of a file, each with the reason why it is one of them."""
+    room = f"tests/{'/'.join(file.relative_to(ROOT).parts[1:2])}/"
+    return _found(file, frozenset()) or {test: "it is of its room" for test in _all() if test.startswith(room)}
+
+
+def _found(file: Path, passed: frozenset[str]) -> dict[str, str]:
+    """Return the tests of a file; files that were `passed` are not looked at again."""
     path = file.relative_to(ROOT)
     if path.parts[0] == "tests":
         if file.name.startswith("test_"):
@@ -82,6 +94,11 @@ def tests_of(file: Path) -> dict[str, str]:
     if not tests:
         used = _uses(file)
         tests = {test: f"it uses {found[0]}" for test in _all() if (found := used.search(_text(test)))}
+    if not tests:
+        passed = passed | {str(path)}
+        users = [one for one in _package() if one not in passed and _module(path) in _imports(one)]
+        of_users = ((user, test) for user in users for test in _found(ROOT / user, passed))
+        tests = {test: f"a test of {user}, which imports it" for user, test in of_users}
     return tests
 
 
@@ -142,6 +159,12 @@ def _module(path: Path) -> str:
 def _all() -> tuple[str, ...]:
     """Return the paths of all test files."""
     return tuple(sorted(str(path.relative_to(ROOT)) for path in TESTS.rglob("test_*.py")))
+
+
+@functools.cache
+def _package() -> tuple[str, ...]:
+    """Return the paths of all files of the package."""
+    return tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / PACKAGE).rglob("*.py")))
 
 
 @functools.cache

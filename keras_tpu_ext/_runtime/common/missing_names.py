@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext.errors import RuntimeNotSupportedError
-from keras_tpu_ext.machine.versions import NEWEST_TESTED, find_versions, install_tested_command
+from keras_tpu_ext.machine.versions import NEWEST_TESTED, find_versions, how_to_get_tested_versions
 
 _PACKAGE = "keras_tpu_ext."
 
@@ -92,8 +92,8 @@ def _gone(name: str) -> RuntimeNotSupportedError:
     installed = {package: version for package in NEWEST_TESTED if (version := getattr(versions, package))}
     return RuntimeNotSupportedError(
         f"`{name}` is gone, a private name that keras_tpu_ext uses. Installed: {_listed(installed)}. This release "
-        f"was tested up to {_listed(NEWEST_TESTED)}. Upgrade this package, or write: "
-        f"{install_tested_command(versions)}"
+        f"was tested up to {_listed(NEWEST_TESTED)}. Upgrade this package, or "
+        f"{how_to_get_tested_versions(versions)}"
     )
 
 

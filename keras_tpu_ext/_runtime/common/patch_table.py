@@ -273,9 +273,10 @@ dropin/old_keras/training.py
     the arguments of Keras 2, before the exact step reads them
 dropin/old_keras/data.py
   process: keras.src.trainers.epoch_iterator.EpochIterator.reset: a `Sequence` hears of ends of epochs only
-  process: keras.src.trainers.compile_utils.CompileLoss.call: weights of outputs by name
-  process: keras.src.trainers.compile_utils.CompileMetrics.update_state: weights of outputs by name
-  process: keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state: weights of outputs by name
+  process: keras.src.trainers.data_adapters.generator_data_adapter.GeneratorDataAdapter.__init__: inputs alone, lists
+  process: keras.src.trainers.compile_utils.CompileLoss.call: targets, weights by name
+  process: keras.src.trainers.compile_utils.CompileMetrics.update_state: targets, weights by name
+  process: keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state: targets, weights by name
 dropin/old_keras/history.py
   process: keras.src.utils.python_utils.pythonify_logs: the order of Keras 2
   process: keras.src.trainers.trainer.Trainer.get_metrics_result, _flatten_metrics_in_order, metrics_names:

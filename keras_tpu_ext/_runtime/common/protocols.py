@@ -629,7 +629,8 @@ class Probes(Protocol):
     ) -> list[LoweredStep]:
         """Lower every program that a `fit` with validation, `evaluate` and `predict` would compile for such a batch.
 
-        With a short last batch these are others than without one, and both are among them. Under
+        With a short last batch these are others than without one, and both are among them. If a model's batches
+        cannot be padded, a short one is a batch of another size, for which to ask again. Under
         `steps_per_execution="auto"` there is one for each number of steps that it tries.
 
         Args:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import sys
 import warnings
@@ -71,8 +72,8 @@ def load() -> Runtime:
     name = _PACKAGES[chosen()]
     backend = "jax" if name == "jax" else "tensorflow"
     note = newer_than_tested(find_versions(), legacy=name == "keras2", backend=backend)
-    if note:
-        warnings.warn(note, UntestedVersionWarning, stacklevel=2)
+    if note and multiprocessing.parent_process() is None:  # not again in each process that loads data
+        warnings.warn_explicit(note, UntestedVersionWarning, "keras_tpu_ext", 1)  # without a line of this file
     with explain_missing_names():
         runtime: Runtime = importlib.import_module(f"keras_tpu_ext._runtime.{name}").runtime
     return runtime

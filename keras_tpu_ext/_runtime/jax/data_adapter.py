@@ -43,9 +43,16 @@ def first_execution(adapter: Any, read: list[Nest]) -> list[tuple[Any, ...]]:
     def batches() -> Iterator[Nest]:
         for batch in adapter.get_numpy_iterator():
             read.append(with_jax_sparse(without_own_weights(batch)))
-            yield read[-1]
+            yield jax.tree.map(_as_jax_has_it, read[-1], is_leaf=is_jax_sparse)
 
     return [execution(0, 0, batches())]
+
+
+def _as_jax_has_it(leaf: Any) -> Any:
+    """Return an array, or its shape in 32 bits: Keras would ask for its 64, of which JAX warns since 0.11."""
+    if is_jax_sparse(leaf) or str(leaf.dtype) not in ("int64", "uint64", "float64"):
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
 
 
 class GroupedDataAdapter(DataAdapter):
@@ -254,6 +261,8 @@ def with_jax_sparse(batch: Nest) -> Nest:
 
 
 def _with_rows(leaf: Any, rows: int) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
     return leaf if leaf.shape[0] == rows else _stacked([leaf], rows, 1)[0]
 
 

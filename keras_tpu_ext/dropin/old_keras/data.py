@@ -1,4 +1,4 @@
-"""Data as Keras 2 took it: the epochs of a `Sequence`, and the weights of examples by the names of outputs."""
+"""Data as Keras 2 took it: the epochs of a `Sequence`, and targets and weights by the names of outputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def install() -> None:
     wrap(
         {
             f"{_KERAS}.epoch_iterator.EpochIterator.reset": _without_end,
-            f"{_KERAS}.compile_utils.CompileLoss.call": _weights_by_name,
-            f"{_KERAS}.compile_utils.CompileMetrics.update_state": _weights_by_name,
-            "keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state": _weights_by_name,
+            f"{_KERAS}.data_adapters.generator_data_adapter.GeneratorDataAdapter.__init__": _of_tuples,
+            f"{_KERAS}.compile_utils.CompileLoss.call": _by_name,
+            f"{_KERAS}.compile_utils.CompileMetrics.update_state": _by_name,
+            "keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state": _by_name,
         }
     )
 
@@ -31,9 +32,17 @@ def _without_end(stock: Function, self: Any) -> None:
         del of_sequence["on_epoch_end"]
 
 
-def _weights_by_name(stock: Function, self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-    """Take the weights of a list of outputs in a dict, which need not have all names."""
-    if isinstance(sample_weight, dict) and not isinstance(y_pred, dict) and self.output_names:
-        weights = [sample_weight.get(name) for name in self.output_names]
+def _of_tuples(stock: Function, self: Any, generator: Any) -> None:
+    """Take a generator of inputs alone, as `predict` is given, and of lists."""
+    stock(self, (tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in generator))
+
+
+def _by_name(stock: Function, self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    """Take the weights of outputs in a dict, which need not have all names, and the target of one output."""
+    names = [] if isinstance(y_pred, dict) else self.output_names
+    if names and isinstance(sample_weight, dict):
+        weights = [sample_weight.get(name) for name in names]
         sample_weight = weights if isinstance(y_pred, (list, tuple)) else weights[0]
+    if names and isinstance(y_true, dict) and not isinstance(y_pred, (list, tuple)):
+        y_true = y_true.get(names[0], y_true)
     return stock(self, y_true, y_pred, sample_weight)

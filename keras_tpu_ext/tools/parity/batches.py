@@ -165,6 +165,6 @@ def _batch_shape(tensor: Any, examples: int) -> tuple[int, ...]:
 
 def _cannot(why: str) -> ArgumentError:
     return ArgumentError(
-        f"No batch can be made up for this model: {why}. Let the function return (model, batch), or name a function "
-        "that returns one: --batch module:function."
+        f"No batch can be made up for this model: {why}. Let the function return (model, batch), or give a batch: "
+        "batch=(x, y)."
     )

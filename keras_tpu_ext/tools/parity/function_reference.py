@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import importlib.util
 import os
+import pathlib
 import sys
+import traceback
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
@@ -17,6 +20,7 @@ from keras_tpu_ext.errors import ArgumentError, MissingExtraError, ParityCheckEr
 
 _SCRIPT = "keras_tpu_ext_parity_script"
 _WRITE = "Write module:function, my_models:build_model say."
+_IN_A_FILE = "Write `%%writefile my_models.py` above the cell with the function, and my_models:function here."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +35,9 @@ class FunctionReference:
 
     @classmethod
     def of(cls, build_model: Any) -> FunctionReference:
-        """Return a reference to `build_model`."""
+        """Return a reference to `build_model`, which may be one already."""
+        if isinstance(build_model, cls):
+            return build_model
         if not callable(build_model) or isinstance(build_model, _runtime.keras.Model):
             got = repr(build_model)
             if isinstance(build_model, _runtime.keras.Model):
@@ -49,6 +55,13 @@ class FunctionReference:
             if name or file:
                 return cls(label, name, label, file)
         return cls(label, pickled=_pickled(build_model, label))
+
+    def __call__(self) -> Any:
+        """Load and call the function."""
+        try:
+            return self.load()()
+        except Exception as error:
+            raise ParityCheckError(f"{self.label} failed: {error_line(error)}") from error
 
     def load(self) -> Callable[[], Any]:
         """Return the function, in this process."""
@@ -82,34 +95,40 @@ class FunctionReference:
 
 
 def parse_reference(reference: str) -> FunctionReference:
-    """Return the reference for `"module:function"`, after importing the module."""
-    module, colon, function = reference.partition(":")
-    if not (module and colon and function):
+    """Return the reference for `"module:function"` or `"file.py:function"`, after importing the module."""
+    named, _, function = reference.partition(":")
+    folder, file = os.path.split(named)
+    if file.endswith(".ipynb"):
+        raise ArgumentError(f"A notebook cannot be imported; got {reference!r}. {_IN_A_FILE}")
+    module = named
+    if file.endswith(".py"):
+        module = file.removesuffix(".py")
+        sys.path.insert(0, os.path.abspath(folder))  # as `python file.py` does
+    if not (module and function):
         raise ArgumentError(f"A function is named by its module and its name; got {reference!r}. {_WRITE}")
     try:
         imported = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ParityCheckError(f"{module} cannot be imported: {error}.") from error
+    except Exception as error:  # a user's file may raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module}.".startswith(f"{missing}."):
+            raise ParityCheckError(f"{named} cannot be imported: {error_line(error)}") from error
+        near = difflib.get_close_matches(module, [path.stem for path in pathlib.Path().glob("*.py")], n=1)
+        write = f"Write {near[0]}:{function}, or another module:function." if near else _WRITE
         raise ArgumentError(
-            f"There is no module {module!r} in this folder or installed. {_WRITE} The command looks in the folder "
+            f"There is no module {named!r} in this folder or installed. {write} The command looks in the folder "
             "that it is called in."
         ) from error
-    except Exception as error:  # a user's file may raise anything
-        raise ParityCheckError(f"{module} cannot be imported: {_describe(error)}") from error
     if not callable(getattr(imported, function, None)):
         public = [name for name, value in vars(imported).items() if callable(value) and not name.startswith("_")]
         known = f" It has {', '.join(sorted(public)[:8])}." if public else ""
-        raise ArgumentError(f"The module {module!r} has no function {function!r}.{known} {_WRITE}")
+        raise ArgumentError(f"The module {named!r} has no function {function!r}.{known} {_WRITE}")
     return FunctionReference(reference, module, function)
 
 
-def call(function: FunctionReference) -> Any:
-    """Load and call a function."""
-    try:
-        return function.load()()
-    except Exception as error:
-        raise ParityCheckError(f"{function.label} failed: {_describe(error)}") from error
+def unpack_model(result: Any) -> tuple[Any, Any]:
+    """Return a model and its batch, `None` without one, of a model, (model, batch) or (build_model, batch)."""
+    model, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    return model() if callable(model) and not isinstance(model, _runtime.keras.Model) else model, batch
 
 
 def check_compiled_model(label: str, model: Any, needed: str = "a compiled Keras model") -> None:
@@ -125,9 +144,16 @@ def check_compiled_model(label: str, model: Any, needed: str = "a compiled Keras
         )
 
 
-def _describe(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
+    """Return an error in one line, with the last line of the current folder that it passed."""
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.startswith(os.getcwd() + os.sep) and "site-packages" not in frame.filename
+    ]
+    where = f" ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
 
 
 def _importable_name(module: ModuleType) -> str:

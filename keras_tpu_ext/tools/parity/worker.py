@@ -25,7 +25,7 @@ from keras_tpu_ext.output.display import counted
 from keras_tpu_ext.strategy import strategy_scope
 from keras_tpu_ext.tools.parity.batches import take
 from keras_tpu_ext.tools.parity.checks import PARTS, Part, Setup, run_checks
-from keras_tpu_ext.tools.parity.function_reference import check_compiled_model
+from keras_tpu_ext.tools.parity.function_reference import check_compiled_model, unpack_model
 from keras_tpu_ext.tools.parity.inspection import disable_dropout, inspect_model
 from keras_tpu_ext.tools.parity.process import Outcome, Task
 
@@ -98,7 +98,7 @@ def _build(
     """Build a model with `weights`, or with its own under the seed."""
     _runtime.keras.utils.set_random_seed(_SEED)
     with scope:
-        model = unpack_model(build_model())
+        model, _ = unpack_model(build_model())
         _check(model, task)
         if not model.built:
             x, _, _ = take(task.batch, np.arange(1))
@@ -106,15 +106,6 @@ def _build(
         if weights is not None:
             model.set_weights(weights)
     return model
-
-
-def unpack_model(result: Any) -> Any:
-    """Return the model in what the function returned: a model, (model, batch) or (build_model, batch)."""
-    if isinstance(result, tuple) and len(result) == 2:
-        result = result[0]
-    if callable(result) and not isinstance(result, _runtime.keras.Model):
-        result = result()
-    return result
 
 
 def _check(model: Any, task: Task) -> None:
