@@ -1,5 +1,5 @@
 # Two commands for a fresh machine with Python 3.10 to 3.12, make and pip:
-#   make demo   train on real images on 8 rehearsed replicas
+#   make demo   train on real images on 8 rehearsed replicas, with JAX
 #   make test   every check, and the tests on every runtime
 # Both set up what they need under .envs/, and nothing outside it.
 
@@ -32,10 +32,10 @@ export UV_PYTHON_INSTALL_DIR ?= $(CURDIR)/.envs/python
 # Trust what the machine trusts, a company's proxy say, as pip does.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2 test-keras2-tf215 test-keras2-tf221 short-keras2-tf221 test-of test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2 exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle lock docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2 test-keras2-tf215 test-keras2-tf221 short-keras2-tf221 test-of test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2 exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle notebooks lock docs clean
 
-demo: $(TF)/.ready
-	$(TF)/bin/python examples/fashion_mnist.py
+demo: $(JAX)/.ready
+	KERAS_BACKEND=jax $(JAX)/bin/python examples/fashion_mnist.py
 
 # What is cheap first, and then one runtime on each core: a process of its own imports and collects only once. The
 # longest come first. Which tests these are stands at the tests (tests/conftest.py).
@@ -198,16 +198,28 @@ test-oldest-%: $(UV)
 	@echo "The oldest versions:"
 	$(VERSIONS) oldest-$*
 
-# What is published: the wheel and the sources, and how PyPI will show the README.
+# What is published: the wheel and the sources, which are made twice and must be the same to the byte; their digests, in
+# out/SHA256SUMS; and how PyPI will show the README.
 dist: $(BUILD)/.ready
-	rm -rf dist
+	rm -rf dist out/dist
+	$(BUILD)/bin/python .ci/release.py check
 	$(UV) build --quiet --python $(PYTHON) --build-constraints locks/build.txt --require-hashes --out-dir dist
+	$(UV) build --quiet --python $(PYTHON) --build-constraints locks/build.txt --require-hashes --out-dir out/dist
+	diff --recursive dist out/dist
 	$(BUILD)/bin/twine check --strict dist/*
+	cd dist && sha256sum *.whl *.tar.gz | tee ../out/SHA256SUMS
 
-# What one uploads to Kaggle, into out/kaggle; its two kernels are run here, offline, with the versions of the image. With
+# What one uploads to Kaggle, into out/kaggle; its kernels are run here, offline, with the versions of the image. With
 # KAGGLE_USERNAME the metadata has your name there; KAGGLE=--store keeps what the kernels printed in examples/.
 kaggle: $(UV)
 	$(UV) run --no-project --python $(PYTHON) tests/versions/kaggle.py $(UV) $(PYTHON) $(KAGGLE)
+
+# The outputs that the notebooks in examples/ are stored with. `make docs` says when they are old.
+notebooks: $(TF)/.ready
+	mkdir -p out/notebooks
+	$(TF)/bin/python tests/versions/kaggle_execute.py examples/find_the_bottleneck.ipynb out/notebooks
+	$(MAKE) --no-print-directory kaggle KAGGLE=--store
+	$(TF)/bin/python .ci/notebooks.py --stamp
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)
@@ -253,6 +265,7 @@ $(UV): locks/tools.txt
 
 # The site, into out/site; what it warns of, a link that leads nowhere say, is an error.
 docs: $(DOCS)/.ready
+	$(DOCS)/bin/python .ci/notebooks.py
 	KERAS_BACKEND=jax $(DOCS)/bin/python -m sphinx -q -W --keep-going -E docs out/site
 
 clean:

@@ -3,7 +3,7 @@
     python benchmarks/docs_tables.py            # writes them anew
     python benchmarks/docs_tables.py --check    # exits with 1 where a table is another one
 
-In docs/ a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
+In docs/ and in README.md a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 GIB = 2**30
@@ -109,15 +111,56 @@ def held_out() -> Iterator[str]:
     yield f"The {len(rows)} steps that were held out: {told}."
 
 
+def install() -> Iterator[str]:
+    """Yield how to get this package beside an installed Keras; `on_pypi` in pyproject.toml is the switch."""
+    if _on_pypi():
+        yield from ("```shell", "pip install --no-deps keras-tpu-ext", "```")
+        yield ""
+        yield "`--no-deps` leaves your Keras and JAX or TensorFlow alone."
+    else:
+        yield from ("```shell", "pip install --no-deps .", "```")
+        yield ""
+        yield "In a checkout: it is not on PyPI yet. `--no-deps` leaves your Keras and JAX or TensorFlow alone."
+
+
+def install_with() -> Iterator[str]:
+    """Yield how to get it with a framework."""
+    name = "keras-tpu-ext" if _on_pypi() else "."
+    yield from ("```shell", f'pip install "{name}[jax]"', f'pip install "{name}[tensorflow]"', "```")
+
+
+def _on_pypi() -> bool:
+    return bool(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["keras_tpu_ext"]["on_pypi"])
+
+
+def places() -> Iterator[str]:
+    """Yield a row for each place that lends TPUs: what a slice there has."""
+    yield "| place | slice | chips | HBM of a chip | bfloat16 peak of a chip | hours |"
+    yield "| --- | --- | ---: | ---: | ---: | --- |"
+    table = _module("machine.tpu_table")
+    for place, name, hours in (
+        ("Kaggle", "v5e-8", "9 a session, 20 a week, free"),
+        ("Colab", "v5e-1", "12 a session at most, free with limits"),
+        ("Colab", "v6e-1", "12 a session at most, paid"),
+        ("Cloud", "v5e-8", "as you pay"),
+        ("Cloud", "v6e-8", "as you pay"),
+        ("Cloud", "v5p-8", "as you pay"),
+    ):
+        chip, chips = table.parse_accelerator_type(name)
+        peak = f"{chip.peak_bf16_flops / 1e12:.0f} TFLOP/s"
+        yield f"| {place} | `{name}` | {chips} | {chip.hbm_bytes / GIB:.0f} GiB | {peak} | {hours} |"
+
+
 def platform_places() -> Iterator[str]:
-    """Yield a row for each place where Keras or keras-hub asks for the platform."""
+    """Yield a row for each place where what Keras computes on a TPU is wrong."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from platform_places import HUB, PLACES
 
     yield "| place | since | what is another one on a TPU | right? | here |"
     yield "| --- | --- | --- | --- | --- |"
     for place, known in {**PLACES, **HUB}.items():
-        yield f"| `{place.replace('.src.', '.', 1)}` | {' | '.join(known)} |"
+        if "**wrong**" in known.right:
+            yield f"| `{place.replace('.src.', '.', 1)}` | {' | '.join(known)} |"
 
 
 def attention_kernel() -> Iterator[str]:
@@ -422,11 +465,16 @@ def patches() -> Iterator[str]:
 
 
 def _names(table: str) -> Any:
-    """Return a table of old names. The package is not imported for it, since that would import Keras."""
+    """Return a table of old names."""
+    return _module(f"tools.migrate.tables.{table}")
+
+
+def _module(name: str) -> Any:
+    """Return a module of the package, which is not imported for it, since that would import Keras."""
     package = types.ModuleType("keras_tpu_ext")
     package.__path__ = [str(ROOT / "keras_tpu_ext")]
     sys.modules.setdefault("keras_tpu_ext", package)
-    return importlib.import_module(f"keras_tpu_ext.tools.migrate.tables.{table}")
+    return importlib.import_module(f"keras_tpu_ext.{name}")
 
 
 def dropin_tpu() -> Iterator[str]:
@@ -525,6 +573,9 @@ def dropin_out_of_reach() -> Iterator[str]:
 TABLES = {
     table.__name__: table
     for table in (
+        install,
+        install_with,
+        places,
         patches,
         platform_places,
         attention_kernel,
@@ -568,7 +619,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 where one is another")
     options = parser.parse_args()
     others = []
-    for path in sorted((ROOT / "docs").rglob("*.md")):
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text()
         new = _TABLE.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], text)
         if new != text:

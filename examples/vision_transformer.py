@@ -4,7 +4,7 @@
     KERAS_BACKEND=jax python examples/vision_transformer.py --data DIR    # files in a folder: --help says which
 
 An image is 256 patches, a length at which Keras gives attention on a TPU to a kernel. Stock Keras 3.15 computes
-something else there than on a CPU, and does not compile for several chips; docs/on_a_tpu.md says more.
+something else there than on a CPU, and does not compile for several chips; docs/tpus.md says more.
 """
 
 from __future__ import annotations

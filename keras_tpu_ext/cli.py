@@ -72,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
         if not is_told and sys.flags.dev_mode:
             raise
         text = str(error).splitlines()[0] if is_told else f"{error_line(error)}. PYTHONDEVMODE=1 shows the traceback."
-        print(f"keras-tpu-ext {options.command}: {in_flags(text, options)}", file=sys.stderr)
+        code = f" [{error.code}]" if isinstance(error, KteError) else ""
+        print(f"keras-tpu-ext {options.command}: {in_flags(text, options)}{code}", file=sys.stderr)
         return 2
     finally:
         sys.path[:] = path
@@ -213,8 +214,7 @@ def _advise_report(options: argparse.Namespace) -> data.Advice:
     if not hasattr(dataset, "element_spec"):
         got = type(dataset).__name__
         raise ArgumentError(f"{options.function} must return a tf.data.Dataset; it returned {got}.")
-    measure = not options.no_measure
-    return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
+    return data.advise(dataset, replicas=options.replicas, tpu=options.tpu)
 
 
 def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:

@@ -1,8 +1,30 @@
 """The errors this package raises; each says what was needed, what was given and what to write instead."""
 
+from __future__ import annotations
 
-class KteError(Exception):
+from keras_tpu_ext_command.explanations import code_of
+
+
+class _Coded:
+    """An error or warning with a code, for `keras-tpu-ext explain`."""
+
+    args: tuple[object, ...]
+
+    @property
+    def code(self) -> str:
+        """The code, such as `"KTE402"`: `keras-tpu-ext explain KTE402` says more."""
+        return code_of([one.__name__ for one in type(self).__mro__], " ".join(map(str, self.args)))
+
+
+class KteError(_Coded, Exception):
     """Base class of every error that `keras_tpu_ext` raises on purpose."""
+
+    def __new__(cls, *args: object) -> KteError:
+        """Add the code below the traceback, from Python 3.11 on."""
+        error = super().__new__(cls, *args)
+        if hasattr(error, "add_note"):
+            error.add_note(f"[{error.code}] keras-tpu-ext explain {error.code}")
+        return error
 
 
 class RuntimeNotSupportedError(KteError, ImportError):
@@ -65,37 +87,44 @@ class CheckpointError(KteError, RuntimeError):
     """A checkpoint is damaged, belongs to another model, or cannot be written."""
 
 
-class HardwareUnusableWarning(UserWarning):
+class KteWarning(_Coded, UserWarning):
+    """Base class of every warning that `keras_tpu_ext` gives."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} [{self.code}]"
+
+
+class HardwareUnusableWarning(KteWarning):
     """A TPU is there but cannot be used; the message says why and what to do."""
 
 
-class AddonsWarning(UserWarning):
+class AddonsWarning(KteWarning):
     """TensorFlow Addons is used with a TensorFlow that it was not made for."""
 
 
-class CustomStepWarning(UserWarning):
+class CustomStepWarning(KteWarning):
     """A custom step is no faster on replicas than on one device, or computes something else there."""
 
 
-class MixedExamplesWarning(UserWarning):
+class MixedExamplesWarning(KteWarning):
     """A model combines the examples of a batch, and is no faster on replicas than on one device."""
 
 
-class LayoutWarning(UserWarning):
+class LayoutWarning(KteWarning):
     """A sharded model has a layout that is likely a mistake, such as a large weight on every device."""
 
 
-class FromLogitsWarning(UserWarning):
+class FromLogitsWarning(KteWarning):
     """A loss that expects logits gets probabilities, so the model may hardly learn."""
 
 
-class ResumeWarning(UserWarning):
+class ResumeWarning(KteWarning):
     """A training resumes after an interruption, and something differs from a training without one."""
 
 
-class CompiledFileWarning(UserWarning):
+class CompiledFileWarning(KteWarning):
     """A file of compiled programs does not fit this machine; the message says what differs."""
 
 
-class UntestedVersionWarning(UserWarning):
+class UntestedVersionWarning(KteWarning):
     """A framework is newer than what this release was tested with."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.compile_cache import use_compile_cache
 from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,
@@ -27,13 +26,13 @@ from keras_tpu_ext.errors import (
     TpuUnusableError,
 )
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
+from keras_tpu_ext.output.announce import announce
 from keras_tpu_ext.output.display import HtmlSentence, counted, mesh_text
 from keras_tpu_ext.preflight._saved import open_saved
 from keras_tpu_ext.preflight.api import fastest_mesh
 from keras_tpu_ext.sharding.arguments import WantedDevices, check_sharding
 from keras_tpu_ext.sharding.layout_report import LayoutReport
 
-_LOG = logging.getLogger("keras_tpu_ext")
 _KINDS = ("tpu", "gpu", "cpu")
 
 Kind = Literal["tpu", "gpu", "cpu"]
@@ -195,6 +194,7 @@ def strategy_scope(
     shard: Any = None,
     mesh: Any = None,
     compiled: tuple[str | os.PathLike[str], str] | None = None,
+    compile_cache: str | os.PathLike[str] | None = None,
 ) -> Scope:
     """Open the available hardware: a TPU, else the GPUs, else the CPU; models built inside train on it.
 
@@ -246,6 +246,12 @@ def strategy_scope(
             after the block. If it was compiled for another machine or with other versions or flags, a warning says
             what differs, and everything is compiled as usual. It is machine code, so a digest that you have from
             elsewhere than the file is needed. Keras 3 on JAX only. Defaults to `None`.
+        compile_cache: Folder, or URL such as `gs://bucket/programs`, from which programs that were compiled in an
+            earlier session are read, and where new ones are kept; for the rest of the process, and on Keras 3 on JAX
+            only. `"auto"` is `~/.cache/keras_tpu_ext/compile` and, from a `fit` with `AutoResume("checkpoints")` on,
+            `checkpoints-compile-cache`; but a compilation cache that JAX was given before stays as it is. A line at
+            the end of a `fit` tells what came from it. Programs are machine code: use no folder that others can
+            write. `None` (default) changes nothing.
 
     Returns:
         The `Scope`, a context manager.
@@ -256,6 +262,7 @@ def strategy_scope(
             says what was searched, what was found and what to run.
         ScopeError: If a rehearsal or a multi-process start is requested after the framework has started its devices.
         ClusterError: If the processes that train together do not all connect in time.
+        RuntimeNotSupportedError: If this Keras has no `shard` or `compile_cache`.
 
     Example:
         ```python
@@ -279,6 +286,8 @@ def strategy_scope(
         raise ArgumentError("strategy_scope(for_tpu=True) needs Keras 3; this is Keras 2. Leave `for_tpu` out.")
     axes = check_sharding("strategy_scope", shard, mesh, replicas)
     saved = None if compiled is None else open_saved("strategy_scope", compiled)
+    if compile_cache is not None:
+        use_compile_cache(compile_cache)
     wanted = WantedDevices(replicas, axes)
     address = find_tpu(tpu)
     if require is None and tpu not in ("auto", False):
@@ -292,7 +301,7 @@ def strategy_scope(
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)
     if _runtime.devices.is_chief():
-        _announce(f"strategy_scope: {scope}")
+        announce(f"strategy_scope: {scope}")
     return scope
 
 
@@ -304,19 +313,6 @@ def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None)
     sharded = _runtime.devices.shard(opened, shard, axes, choose)
     mesh = axes or (("data", int(scope.num_replicas)),)
     return dataclasses.replace(scope, strategy=sharded.strategy, num_replicas=sharded.num_replicas, mesh=mesh)
-
-
-def _announce(text: str) -> None:
-    """Log a line; if logging is not set up, print it on stderr once, because it says which hardware trains."""
-    if _LOG.isEnabledFor(logging.INFO) or _LOG.level != logging.NOTSET:
-        _LOG.info(text)
-    else:
-        _print_once(text)
-
-
-@functools.cache
-def _print_once(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _open(require: Kind | None, address: TpuAddress | None, wanted: WantedDevices) -> Scope:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from keras_tpu_ext_command.arguments import parse_arguments
+from keras_tpu_ext_command.explanations import explain
 
 _PACKAGE = "keras_tpu_ext"
 
@@ -23,6 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What stands behind the command's name; by default what this process was called with.
     """
     options = parse_arguments(arguments)
+    if options.command == "explain":
+        text, status = explain(options.code)
+        print(text, file=sys.stderr if status else sys.stdout)
+        return status
     try:
         from keras_tpu_ext import cli
     except ImportError as error:
@@ -30,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _doctor(error, as_json=options.json)
         if type(error).__module__ != f"{_PACKAGE}.errors":
             raise
-        print(f"keras-tpu-ext: {error}", file=sys.stderr)
+        print(f"keras-tpu-ext: {error} [{error.code}]", file=sys.stderr)  # type: ignore[attr-defined]
         return 2
     return cli.run(options)
 

@@ -65,6 +65,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "report", "what did the callbacks of a training find?", _add_report)
     _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
     _add(commands, "migrate", "what becomes of an old TPU kernel, and what is its modern form?", _add_migrate)
+    _add_explain(commands)
     if not (sys.argv[1:] if arguments is None else arguments):
         parser.print_help(sys.stderr)
         parser.exit(2)
@@ -183,8 +184,6 @@ def _add_advise(command: argparse.ArgumentParser) -> None:
     _add_function(command, "a function that returns a tf.data.Dataset")
     command.add_argument("--replicas", type=_integer(1), default=1, help="number of replicas (default: 1)")
     command.add_argument("--tpu", default="auto", help="the TPU that it is for, such as grpc://10.0.0.2:8470")
-    command.add_argument("--seconds", type=_number(), default=10.0, help="how long to measure in all (default: 10)")
-    command.add_argument("--no-measure", action="store_true", help="look only, and run nothing")
 
 
 def _add_resume(command: argparse.ArgumentParser) -> None:
@@ -226,6 +225,13 @@ def _add_migrate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--write", action="store_true", help="write the modern program, KERNEL.modern.py say")
     command.add_argument("--output", metavar="FILE", type=_new_file, help="write it to this file")
     command.add_argument("--overwrite", action="store_true", help="write it also where a file is there already")
+
+
+def _add_explain(commands: Any) -> None:
+    text = "what does the code of an error or a warning mean?"
+    example = "Example: keras-tpu-ext explain KTE402"
+    command = commands.add_parser("explain", help=text, description=text[0].upper() + text[1:], epilog=example)
+    command.add_argument("code", nargs="?", help="the code behind the message (default: list all)")
 
 
 def _add_function(command: argparse.ArgumentParser, text: str, name: str = "function", **options: Any) -> None:

@@ -198,7 +198,7 @@ def test_advice_is_in_flags_and_python_stays(command, text, shown):
 def test_an_error_is_told_in_flags(folder, capsys):
     assert cli.main(["preflight", "cli_models:model", "--mesh", "data=8"]) == 2
     text = "--mesh is for models that are sharded. Write --shard fsdp as well."
-    assert capsys.readouterr().err == f"keras-tpu-ext preflight: {text}\n"
+    assert capsys.readouterr().err == f"keras-tpu-ext preflight: {text} [KTE008]\n"
 
 
 def test_what_cannot_be_written_is_one_line_after_the_report(folder, asked, capsys, monkeypatch):

@@ -61,7 +61,7 @@ def test_doctor_tells_it_as_json():
 def test_the_other_commands_say_why_in_one_line():
     done = refused("preflight", "module:function")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"keras-tpu-ext: {CAUSE}. Write: {CURE}\n"
+    assert done.stderr == f"keras-tpu-ext: {CAUSE}. Write: {CURE} [KTE107]\n"
 
 
 @pytest.mark.parametrize(

@@ -35,20 +35,20 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_it_prints_the_advice_and_exits_with_1(capsys):
-    assert cli.main(["advise", "cli_datasets:slow", "--no-measure", "--tpu", "local"]) == 1
+    assert cli.main(["advise", "cli_datasets:slow", "--tpu", "local"]) == 1
     printed = capsys.readouterr().out
-    assert printed.startswith("3 things to change in this pipeline:\n1. ")
-    assert "cache-after-shuffle (gain not known): cache comes after shuffle: every epoch has the order of" in printed
+    assert printed.startswith("1 thing to change in this pipeline:\n1. ")
+    assert "cache-after-shuffle: cache comes after shuffle: every epoch has the order of" in printed
     assert "\n    .cache().shuffle(...)\n" in printed
 
 
 def test_a_good_pipeline_exits_with_0(capsys):
-    assert cli.main(["advise", "cli_datasets:good", "--json", "--seconds", "0.1"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": [], "left_out": [], "note": ""}
+    assert cli.main(["advise", "cli_datasets:good", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": []}
 
 
 def test_its_options_are_those_of_advise(capsys):
-    assert cli.main(["advise", "cli_datasets:good", "--replicas", "16", "--no-measure", "--json"]) == 1
+    assert cli.main(["advise", "cli_datasets:good", "--replicas", "16", "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["kind"], finding["write"]) == ("batch-small", ".batch(2048)  # 128 a replica")
 

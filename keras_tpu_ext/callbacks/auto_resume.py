@@ -241,19 +241,17 @@ def absolute(directory: str) -> str:
     return directory if "://" in directory else os.path.abspath(directory)
 
 
-def folder_argument(caller: str, directory: Any) -> str:
-    """Return a folder's path or URL, which was given as `directory`."""
+def folder_argument(caller: str, directory: Any, name: str = "directory", example: str = "checkpoints") -> str:
+    """Return a folder's path or URL, which was given as the argument `name`."""
+    write = f'{name}="{example}"'
     if not isinstance(directory, (str, os.PathLike)) or not os.fspath(directory):
-        example = '"checkpoints"'
-        raise check.argument_error(
-            caller, "directory", "the path of a folder", repr(directory), f"directory={example}"
-        )
+        raise check.argument_error(caller, name, "the path of a folder", repr(directory), write)
     path = str(os.fspath(directory))
     try:
         folder_of(path)
     except (ImportError, ValueError) as error:
         needed = f"a folder, or a URL that fsspec opens (pip install fsspec gcsfs for gs://; here: {error})"
-        raise check.argument_error(caller, "directory", needed, repr(path), 'directory="checkpoints"') from error
+        raise check.argument_error(caller, name, needed, repr(path), write) from error
     return path
 
 

@@ -13,7 +13,7 @@ from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import DeviceMemoryError, NothingMeasuredError
+from keras_tpu_ext.errors import DeviceMemoryError, KteWarning, NothingMeasuredError
 from keras_tpu_ext.output.display import memory_size, rounded
 
 _KEYS = {"in_use": "device_memory/in_use_gib", "peak": "device_memory/peak_gib", "limit": "device_memory/limit_gib"}
@@ -121,7 +121,7 @@ class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
         self._executions, self._look_from = 0, self._began
         self._leaks: list[str] = []
         if not self._readings() and _runtime.devices.is_chief():
-            warnings.warn(_NOTHING, stacklevel=2)
+            warnings.warn(_NOTHING, KteWarning, stacklevel=2)
         _runtime.progress.show_in_progress_bar(
             {key: None for key in _KEYS.values()} | {_KEYS["in_use"]: "memory_gib"}
         )
@@ -194,5 +194,5 @@ class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
         if told and self.on_leak == "raise":
             raise DeviceMemoryError(told[0])
         if told and not self._leaks and _runtime.devices.is_chief():
-            warnings.warn(told[0], stacklevel=2)
+            warnings.warn(told[0], KteWarning, stacklevel=2)
         self._leaks = told or self._leaks

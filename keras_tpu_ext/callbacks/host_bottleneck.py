@@ -17,7 +17,7 @@ from keras_tpu_ext.callbacks._plots import Plotted, plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import NothingMeasuredError
+from keras_tpu_ext.errors import KteWarning, NothingMeasuredError
 
 _WAIT_FRACTION = "input/wait_fraction"
 _UPDATE_SECONDS = 0.05  # for which batches show the same value: computing it takes longer than all the rest
@@ -79,7 +79,7 @@ class HostBottleneck(LedgerUser, Plotted):
         ArgumentError: If `window` is not an integer of at least 1, or `clock` is not callable.
 
     Warns:
-        UserWarning: At the end of a `fit` in which nothing could be measured, with the reason.
+        KteWarning: At the end of a `fit` in which nothing could be measured, with the reason.
 
     Example:
         ```python
@@ -169,7 +169,7 @@ class HostBottleneck(LedgerUser, Plotted):
             why = _NONE_AHEAD
         elif probes.was_growing:
             why = _GROWING
-        warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
+        warnings.warn(_UNKNOWN.format(why=why), KteWarning, stacklevel=2)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling value into `logs`."""

@@ -14,6 +14,7 @@ from keras_tpu_ext.callbacks._live_table import Screen, cells, screen, view_of
 from keras_tpu_ext.callbacks._time_left import TimeLeft
 from keras_tpu_ext.callbacks.auto_resume import AutoResume
 from keras_tpu_ext.callbacks.run_log import plan_argument
+from keras_tpu_ext.errors import KteWarning
 from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.resume.leaving import seconds_of_process
 
@@ -48,7 +49,7 @@ class LiveView(FitObserver):
         ArgumentError: If `plan` or `clock` is something else.
 
     Warns:
-        UserWarning: If Keras's progress bar is on, or a callback after this one puts keys into `logs`.
+        KteWarning: If Keras's progress bar is on, or a callback after this one puts keys into `logs`.
 
     Example:
         ```python
@@ -78,7 +79,7 @@ class LiveView(FitObserver):
         self._deadline = next((one.deadline_s for one in callbacks if isinstance(one, AutoResume)), None)
         has_bar = any(isinstance(one, _runtime.keras.callbacks.ProgbarLogger) for one in callbacks)
         if has_bar and _runtime.devices.is_chief():
-            warnings.warn(_PROGRESS_BAR, stacklevel=2)
+            warnings.warn(_PROGRESS_BAR, KteWarning, stacklevel=2)
 
     def end_fit(self) -> None:
         """Leave the table as it is."""
@@ -169,4 +170,4 @@ class LiveView(FitObserver):
         late = [] if self._seen is None else [key for key in self._logs if key not in self._seen]
         if late and self._tells and _runtime.devices.is_chief():
             self._tells = False
-            warnings.warn(_NOT_LAST.format(keys=", ".join(late)), stacklevel=2)
+            warnings.warn(_NOT_LAST.format(keys=", ".join(late)), KteWarning, stacklevel=2)

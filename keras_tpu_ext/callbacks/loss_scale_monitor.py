@@ -8,6 +8,7 @@ from collections.abc import Callable
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import Overflow
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.errors import KteWarning
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
 _MAX_NAMES = 3
@@ -117,7 +118,7 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         """Read, put the values into `logs`, and print the overflows of the epoch."""
         self._read()
         if not self._logs and _runtime.devices.is_chief():
-            warnings.warn(_UNSCALED, stacklevel=2)
+            warnings.warn(_UNSCALED, KteWarning, stacklevel=2)
         if logs is not None:
             logs.update(self._logs)
         found = self._overflows[self._printed :]

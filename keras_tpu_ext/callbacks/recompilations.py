@@ -12,13 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
+from keras_tpu_ext._runtime.common.compiles import CacheUse
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
 from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import NothingMeasuredError, RecompilationError
+from keras_tpu_ext.errors import KteWarning, NothingMeasuredError, RecompilationError
 
 _COUNT, _SECONDS = "recompilations/count", "recompilations/seconds"
 _MOST_WARNINGS = 5  # in a `fit`
@@ -42,16 +43,13 @@ class Recompilations(FitObserver):
     compiled anew because `compile` was called before this `fit` is no recompilation.
 
     Puts `recompilations/count` and `recompilations/seconds`, both since the `fit` began, into `logs` at the end of an
-    epoch. On JAX the seconds are those of tracing, lowering and compiling in the thread of `fit`, as JAX measures
-    them; reading a program from a compilation cache counts, too. On TensorFlow they are the time of the execution
-    that traced beyond the median of the others: TensorFlow measures only tracing, so until there are others, the
-    seconds are those of tracing.
+    epoch. On JAX the seconds are those of tracing, lowering and compiling in the thread of `fit`, or of reading a
+    program from a cache; the report has the cache's hits and misses. On TensorFlow they are the time of the execution
+    that traced beyond the median of the others; until there are others, only the time of tracing.
 
-    Some steps are not compiled again when batches change: in a scope on JAX, a short batch is padded; on TensorFlow
-    without XLA, one graph takes any number of rows, unless the dataset fixes them. With `jit_compile=True` XLA
-    compiles such a graph for each shape, and TensorFlow tells nobody. A short last batch is then found by the number
-    of examples in the epoch, which is read at its end, and by the time of its execution; **any other change of shape
-    is not found there**. If several processes train together, all of them need the callback. Unchecked on a TPU.
+    With `jit_compile=True` TensorFlow compiles a graph for each shape, and tells nobody. A short last batch is then
+    found by the number of examples in the epoch, and by the time of its execution; **any other change of shape is not
+    found there**. If several processes train together, all of them need the callback. Unchecked on a TPU.
 
     Args:
         on_recompile: `"warn"` (default) gives a warning for each of the first five in a `fit`; `"raise"` ends the
@@ -109,7 +107,7 @@ class Recompilations(FitObserver):
                 "There is nothing to report yet: no step has run. Write: model.fit(..., callbacks=[recompilations]), "
                 "then recompilations.report()"
             )
-        return RecompilationsReport(tuple(self._compilation(found) for found in self._found))
+        return RecompilationsReport(tuple(self._compilation(found) for found in self._found), *self._cache)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset, but for what the steps of this model were compiled for."""
@@ -124,7 +122,7 @@ class Recompilations(FitObserver):
             step.runs, step.times = 0, deque(maxlen=_MOST_TIMES)
         self._watch = _runtime.probes.watch_compiles()
         self._found, self._untold, self._told = [], [], 0
-        self._epoch, self._is_fitting = 0, True
+        self._cache, self._epoch, self._is_fitting = CacheUse(), 0, True
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop."""
@@ -134,6 +132,7 @@ class Recompilations(FitObserver):
         """Restore the functions of the model."""
         for step in self._steps.values():
             step.interception.undo()
+        self._cache = self._watch.cache
         self._is_fitting = False
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
@@ -229,7 +228,7 @@ class Recompilations(FitObserver):
                 raise RecompilationError(text)
             self._told += 1
             if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
-                warnings.warn(text, stacklevel=3)
+                warnings.warn(text, KteWarning, stacklevel=3)
 
 
 class _Found(NamedTuple):

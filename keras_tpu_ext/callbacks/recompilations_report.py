@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from keras_tpu_ext._runtime.common.compiles import CacheUse
 from keras_tpu_ext.output.display import HtmlSentence, counted, three_digits
 from keras_tpu_ext.output.report import Report
 
@@ -50,6 +51,9 @@ class RecompilationsReport(Report, HtmlSentence):
 
     Attributes:
         compilations: Each time that a step was compiled, the first time included.
+        cache_hits: Number of programs that were read from a cache, such as `strategy_scope(compile_cache=...)`.
+        cache_misses: Number of programs that were not in it.
+        cache_seconds_saved: How long it once took to compile what was read, less the time to read it.
 
     Example:
         ```python
@@ -65,6 +69,9 @@ class RecompilationsReport(Report, HtmlSentence):
     """
 
     compilations: tuple[Compilation, ...]
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_seconds_saved: float = 0.0
 
     _derived = ("count", "seconds")
 
@@ -95,4 +102,7 @@ class RecompilationsReport(Report, HtmlSentence):
             f"{self.count} of them again, in {three_digits(self.seconds)} s",
             *(f"- {one}" for one in self.compilations),
         ]
+        if self.cache_hits or self.cache_misses:
+            use = CacheUse(self.cache_hits, self.cache_misses, self.cache_seconds_saved)
+            lines.append(f"compile cache: {use}")
         return "\n".join(lines)

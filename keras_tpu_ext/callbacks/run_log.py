@@ -17,7 +17,7 @@ from keras_tpu_ext.callbacks.auto_resume import AutoResume, absolute, folder_arg
 from keras_tpu_ext.callbacks.goodput import Goodput
 from keras_tpu_ext.callbacks.run_report import RunReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import NothingMeasuredError
+from keras_tpu_ext.errors import KteWarning, NothingMeasuredError
 from keras_tpu_ext.machine.system import installed_version
 from keras_tpu_ext.machine.versions import find_versions
 from keras_tpu_ext.output.display import counted
@@ -164,7 +164,9 @@ class RunLog(FitObserver):
             write_run(self._folder, self._now())
         except OSError as error:  # a full disk must not end the training
             if self._tells:
-                warnings.warn(f"RunLog could not write {self._folder.path_of(RUN_FILE)}: {error}", stacklevel=2)
+                warnings.warn(
+                    f"RunLog could not write {self._folder.path_of(RUN_FILE)}: {error}", KteWarning, stacklevel=2
+                )
             self._tells = False
         now = self.clock()
         self._soonest = now + (now - began) / _COST

@@ -24,7 +24,7 @@ from keras_tpu_ext.callbacks._rates import (
     ThroughputRecord,
 )
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
+from keras_tpu_ext.errors import ArgumentError, KteWarning, NothingMeasuredError
 from keras_tpu_ext.output.display import rounded
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
@@ -398,4 +398,4 @@ class Throughput(Plotted, _runtime.keras.callbacks.Callback):
         for topic in found.keys() - self._warned:
             self._warned.add(topic)
             if _runtime.devices.is_chief():
-                warnings.warn(found[topic], stacklevel=3)
+                warnings.warn(found[topic], KteWarning, stacklevel=3)

@@ -20,7 +20,7 @@ from keras_tpu_ext.callbacks._trace_times import divide
 from keras_tpu_ext.callbacks._xplane import Span, read_xplane
 from keras_tpu_ext.callbacks.trace_report import TraceReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
+from keras_tpu_ext.errors import ArgumentError, KteWarning, NothingMeasuredError
 
 _STEP = "keras_tpu_ext_step"  # in the trace
 _RUNNING = (
@@ -65,7 +65,7 @@ class Trace(FitObserver):
             if a profiler is running when the first step is to be traced.
 
     Warns:
-        UserWarning: If the first epoch ends before the last of the steps, with what to write.
+        KteWarning: If the first epoch ends before the last of the steps, with what to write.
 
     Example:
         ```python
@@ -129,7 +129,7 @@ class Trace(FitObserver):
         if Trace._profiling is self:
             self._read()
         if _runtime.devices.is_chief():
-            warnings.warn(self._too_short(), stacklevel=2)
+            warnings.warn(self._too_short(), KteWarning, stacklevel=2)
         self.end_fit()
 
     def _intercept(self, execution: Execution) -> Nest:
@@ -186,7 +186,7 @@ class Trace(FitObserver):
             recording = read_xplane(max(files, key=os.path.getmtime).read_bytes(), _STEP)
             window = Span(recording.steps[0].begin, recording.steps[-1].end)
         except (OSError, ValueError, IndexError) as error:  # training goes on without
-            warnings.warn(_UNREAD.format(directory=folder, error=error), stacklevel=2)
+            warnings.warn(_UNREAD.format(directory=folder, error=error), KteWarning, stacklevel=2)
             return
         seconds, rows = divide(recording.devices, window, LayerNames(layer_names(model), roles_of(model)))
         step = sum(seconds.values()) / traced

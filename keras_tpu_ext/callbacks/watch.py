@@ -15,7 +15,7 @@ from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
 from keras_tpu_ext.callbacks.watch_report import Cause, WatchReport, explained, explained_without_record
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, NotFiniteError, NothingMeasuredError
+from keras_tpu_ext.errors import ArgumentError, KteWarning, NotFiniteError, NothingMeasuredError
 
 _NOT_RESTORED = (
     'Watch: `on_not_finite="restore"` needs a model of this package, whose whole state is known. Write: with '
@@ -243,4 +243,4 @@ class Watch(_runtime.keras.callbacks.Callback):
         if stops and self._fitted is not None:
             self._fitted.stop_training = True
         if _runtime.devices.is_chief():
-            warnings.warn(f"Watch: {text}.", stacklevel=2)
+            warnings.warn(f"Watch: {text}.", KteWarning, stacklevel=2)

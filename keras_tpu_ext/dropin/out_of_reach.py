@@ -51,12 +51,14 @@ def install() -> None:
     tape, lookup = "tensorflow.GradientTape", "tensorflow.python.ops.lookup_ops"
     gradients = ("gradient", "jacobian", "batch_jacobian")
     tables = ("InitializableLookupTableBase", "StaticVocabularyTable", "MutableHashTable", "DenseHashTable")
+    draws = ("normal", "truncated_normal", "uniform", "binomial")
     wrap(
         {
             **{f"{tape}.{name}": functools.partial(_gradient, name) for name in gradients},
             f"{tape}.watch": _watch,
             "keras.src.trainers.trainer.Trainer._assert_compile_called": _checking_steps,
             **{f"{lookup}.{table}.lookup": _lookup for table in tables},
+            **{f"tensorflow.random.Generator.{name}": functools.partial(_draw, name) for name in draws},
             "tensorflow.python.saved_model.function_deserialization.RestoredFunction.__call__": _restored,
         }
     )
@@ -131,6 +133,16 @@ def _lookup(stock: Function, self: Any, keys: Any, name: str | None = None) -> A
             write="dataset.map(lambda x, y: (table.lookup(x), y)) before fit, or keras.layers.IntegerLookup",
         )
     return stock(self, keys, name)
+
+
+def _draw(name: str, stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if jax_utils.is_in_jax_tracing_scope() and tf.executing_eagerly():  # every step would have the same numbers
+        raise out_of_reach(
+            what=f"tf.random.Generator.{name} in a model",
+            why="its state is TensorFlow's, and does not change in a compiled step",
+            write="tf.random.normal(shape) and its like, or keras.random with a keras.random.SeedGenerator",
+        )
+    return stock(self, *args, **kwargs)
 
 
 def _restored(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:

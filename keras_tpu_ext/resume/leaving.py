@@ -8,11 +8,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
-
-from keras_tpu_ext._runtime.common.worker_signals import tell_workers, workers_heed_signals
 
 # Longest duration of a session in seconds: with a TPU by Kaggle's documentation of notebooks, and by Colab's FAQ.
 SESSIONS = {"kaggle": 9 * 3600.0, "colab": 12 * 3600.0}
@@ -20,11 +18,25 @@ SESSIONS = {"kaggle": 9 * 3600.0, "colab": 12 * 3600.0}
 _SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
+_NOTES: list[Callable[..., Any]] = []  # the handlers of running `fit`s
+
+
+def _begin_in_forked() -> None:
+    """In a process that was forked in a `fit`, such as a worker, ignore Ctrl-C, and let SIGTERM end it."""
+    for number, handler in ((signal.SIGINT, signal.SIG_IGN), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) in _NOTES:
+            signal.signal(number, handler)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_forked)
+
+
 class Interruption:
     """A signal that asks `fit` to stop; the second Ctrl-C raises `KeyboardInterrupt`.
 
-    A terminal sends Ctrl-C to forked processes too, and a service manager SIGTERM: they handle both as workers. After
-    a SIGTERM that came too late for its `fit`, the next `fit` of the process stops.
+    Processes that read batches leave Ctrl-C to this one, since a terminal sends it to all; SIGTERM ends them. After a
+    SIGTERM that came too late for its `fit`, the next `fit` of the process stops.
     """
 
     _too_late = ""
@@ -43,9 +55,10 @@ class Interruption:
         self.reason, Interruption._too_late = Interruption._too_late, ""
         before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         try:
-            with workers_heed_signals(self._note):
-                yield
+            _NOTES.append(self._note)
+            yield
         finally:
+            _NOTES.pop()
             for number, handler in before.items():
                 # None is a handler set in C, which Python cannot restore.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -55,8 +68,6 @@ class Interruption:
     def _note(self, number: int, frame: FrameType | None) -> Any:
         if number == signal.SIGINT and self.reason == _SIGNALS[signal.SIGINT]:
             raise KeyboardInterrupt
-        if number == signal.SIGTERM:
-            tell_workers()
         self.reason = _SIGNALS[signal.Signals(number)]
         say(f"{self.reason}: saving, then stopping.", begin="\n")
 

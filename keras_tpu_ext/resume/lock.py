@@ -7,9 +7,7 @@ import json
 import os
 import secrets
 import socket
-import threading
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
@@ -24,8 +22,6 @@ with contextlib.suppress(ImportError):  # not on Windows
     import fcntl
 
 _LOCK, _RECORD = "keras_tpu_ext.lock", "keras_tpu_ext.owner.json"
-_BEAT_S = 10.0
-_WATCHED_S = 2.5 * _BEAT_S  # an owner that lives shows it in this time
 _LARGEST = 10_000  # bytes of an owner's record
 
 
@@ -36,7 +32,6 @@ class Owner(NamedTuple):
     pid: int  # its number there
     since: float  # when it began, in seconds since 1970
     token: str  # a random text
-    beats: int = 0  # number of times that it has shown that it lives; on storage without locks
 
     @classmethod
     def here(cls) -> Owner:
@@ -50,7 +45,6 @@ _owner = schema.fields(
         "pid": schema.integer(),
         "since": schema.number,
         "token": schema.text,
-        "beats": schema.integer(),
     }
 )
 
@@ -72,15 +66,14 @@ class FolderLock:
     """The right of this process to write into a folder; it ends with the process.
 
     On a disk it is a lock of the system. Where there are none, as in an object store, it is a file that names the
-    owner and that the owner writes again every 10 seconds; who finds one watches it for 25 seconds.
+    owner: who comes later takes the folder over, and the one before writes no more.
     """
 
-    def __init__(self, folder: Folder, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._say = say
         self._owner = Owner.here()
         self._file: int | None = None
-        self._beating: _Heartbeat | None = None
+        self._is_recorded = False  # whether the file names this process, in place of a lock
 
     def acquire(self) -> None:
         """Take the right."""
@@ -88,15 +81,18 @@ class FolderLock:
             with contextlib.suppress(_NoLocksError):
                 self._file = _lock(self._folder, self._owner)
                 return
-        self._beating = _Heartbeat(self._folder, self._owner, self._say)
+        self._folder.write(_RECORD, lambda file: file.write(_text_of(self._owner)))
+        self._is_recorded = True
 
     def check(self) -> None:
-        """Check that no other process has taken the folder over, which took this one for dead."""
+        """Check that no other process has taken the folder over."""
         if self._file is not None and not _is_at(self._folder.path_of(_LOCK), self._file):
             self.release()  # somebody has removed it
             self.acquire()
-        if self._beating is not None:
-            self._beating.check()
+        if self._is_recorded:
+            found = _recorded(self._folder)
+            if found is not None and found.token != self._owner.token:
+                raise HeldError(self._folder.path, found)
 
     def release(self) -> None:
         """Give the right back."""
@@ -108,9 +104,11 @@ class FolderLock:
                     os.remove(path)
             os.close(self._file)
             self._file = None
-        if self._beating is not None:
-            self._beating.end()
-            self._beating = None
+        if self._is_recorded:
+            with contextlib.suppress(OSError, HeldError):
+                self.check()
+                self._folder.remove(_RECORD)
+            self._is_recorded = False
 
 
 class _NoLocksError(Exception):
@@ -166,73 +164,16 @@ def _is_at(path: str, file: int) -> bool:
         return False
 
 
-class _Heartbeat:
-    """A file that names the owner of a folder, and a thread that writes it again and again."""
-
-    def __init__(self, folder: Folder, owner: Owner, say: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._owner = owner
-        self._has_ended = threading.Event()
-        self._refuse_living(say)
-        self._write(owner)
-        try:
-            self.check()
-        except OSError:
-            self._folder.remove(_RECORD)
-            raise
-        self._thread = threading.Thread(target=self._beat, name="AutoResume, owner", daemon=True)
-        self._thread.start()
-
-    def check(self) -> None:
-        """Check that the file is that of this process."""
-        found = self._read()
-        if found is not None and found.token != self._owner.token:
-            self._has_ended.set()
-            raise HeldError(self._folder.path, found)
-
-    def end(self) -> None:
-        """End the thread and remove the file, if it is still that of this process."""
-        self._has_ended.set()
-        self._thread.join()
-        with contextlib.suppress(OSError):
-            found = self._read()
-            if found is not None and found.token == self._owner.token:
-                self._folder.remove(_RECORD)
-
-    def _refuse_living(self, say: Callable[[str], None]) -> None:
-        first = self._read()
-        if first is None:
-            return
-        say(f"watching for {_WATCHED_S:.0f} s whether process {first.pid} still writes into {self._folder.path}.")
-        end = time.monotonic() + _WATCHED_S
-        while time.monotonic() < end:
-            time.sleep(_BEAT_S / 10)
-            now = self._read()
-            if now is None:  # given back
-                return
-            if now != first:
-                raise HeldError(self._folder.path, now)
-
-    def _beat(self) -> None:
-        owner = self._owner
-        while not self._has_ended.wait(_BEAT_S):
-            owner = owner._replace(beats=owner.beats + 1)
-            with contextlib.suppress(OSError, HeldError):  # OSError: of a network, for a while
-                self.check()
-                self._write(owner)
-
-    def _read(self) -> Owner | None:
-        if _RECORD not in self._folder.names():
-            return None
-        try:
-            with self._folder.open(_RECORD) as file:
-                found = _parsed(file.read(_LARGEST))
-        except FileNotFoundError:
-            return None
-        return found or Owner("a process that does not tell", 0, 0, "")
-
-    def _write(self, owner: Owner) -> None:
-        self._folder.write(_RECORD, lambda file: file.write(_text_of(owner)))
+def _recorded(folder: Folder) -> Owner | None:
+    """Return who takes a folder without locks for his; `None` if nobody does."""
+    if _RECORD not in folder.names():
+        return None
+    try:
+        with folder.open(_RECORD) as file:
+            found = _parsed(file.read(_LARGEST))
+    except FileNotFoundError:
+        return None
+    return found or Owner("a process that does not tell", 0, 0, "")
 
 
 def _text_of(owner: Owner) -> bytes:

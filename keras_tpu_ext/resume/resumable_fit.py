@@ -13,12 +13,12 @@ from typing import Any
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
-from keras_tpu_ext.resume.data_spec import SeenBatches, data_spec
+from keras_tpu_ext.resume.data_spec import DataSpec, data_spec
 from keras_tpu_ext.resume.encoding import CannotWriteError
 from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.lost_state import LostStateWarnings
@@ -64,15 +64,14 @@ class ResumableFit:
         self._folder = folder
         self._restarts_epoch = restarts_epoch
         self._say = say
-        self._lock = FolderLock(folder.folder, say)
+        self._lock = FolderLock(folder.folder)
         self._saver = Saver(folder, self._lock)
         self._saver.wait_for_others()
         self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
         self._found: Found | None = None
         self._saved: Checkpoint | None = None
         self._data: ResumableData
-        self._seen: SeenBatches
-        self._has_seen_epoch = False  # before an interruption
+        self._spec: DataSpec
         self._model: Model
         self._others: list[Any]
         self._states: CallbackStates
@@ -106,8 +105,7 @@ class ResumableFit:
             given = call.arguments.get("x")
             given = given.dataset if isinstance(given, GivesPaddedBatches) else given
             self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
-            saved, spec = self._saved, data_spec(call)
-            self._seen = SeenBatches(spec, None)
+            saved, self._spec = self._saved, data_spec(call)
             if saved is not None:
                 check_framework(self._folder.path, saved)
                 if saved.diverged:
@@ -118,14 +116,10 @@ class ResumableFit:
                 first_epoch = epochs if self.finished else saved.epoch
                 seed = saved.seed
                 self._say(self._where(saved))
-                changes = changes_of_data(saved, spec, epochs)
+                changes = changes_of_data(saved, self._spec, epochs)
                 self._accept(changes)
                 self._place = None if self.finished or changes else saved.place
-                self._has_seen_epoch = saved.epoch > 0
-                if not changes:
-                    self._seen = SeenBatches(spec, saved.data)
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
-            self._data.see = self._see
             stack.enter_context(self._schedule.interruption.heeding_signals())
             with self._telling_refusals():
                 yield
@@ -155,16 +149,6 @@ class ResumableFit:
 
     def _refusal_of_data(self, changes: list[str]) -> CheckpointError:
         return refusal_of_data(self._folder.path, changes, may_restart=not self._restarts_epoch)
-
-    def _see(self, batch: Nest, rows: int, index: int) -> None:
-        """Note a batch that is read, perhaps in another thread."""
-        changes = self._seen.see(batch, rows, index)
-        if changes and self._has_seen_epoch and not self._restarts_epoch:
-            self._data.refuse(CheckpointError("; ".join(changes)))
-        if changes:
-            are = "are" if self._has_seen_epoch else "may be"
-            what = "; ".join(changes)
-            warn(f"the data {are} others than when this was saved ({what}); it goes on at the batch after {index}")
 
     def _check_same_checkpoint(self) -> None:
         """Refuse to resume if processes that train together have found different checkpoints."""
@@ -215,14 +199,15 @@ class ResumableFit:
             self._states_of_data.note_attributes()
         self._before_epoch += self._steps.batches
         self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
-        if self._saved is not None:
+        is_saved = self._saved is not None
+        if is_saved:
             self._resume()
         elif is_first and self._history is not None:
             self._restore_history()
         self._is_first_batch = True
         self._data.begin_epoch(self._before_epoch + self._batch)
         self._schedule.begin_epoch()
-        self._save_if_due(is_epoch=not is_first)
+        self._save_if_due(is_epoch=not is_first, is_saved=is_saved)
 
     def begin_validation(self) -> None:
         """Note when Keras begins to validate."""
@@ -282,10 +267,10 @@ class ResumableFit:
         """Return the logs of the last epoch that has ended."""
         return {name: values[-1] for name, values in self._model.history.history.items() if values}
 
-    def _save_if_due(self, *, is_epoch: bool = False) -> None:
+    def _save_if_due(self, *, is_epoch: bool = False, is_saved: bool = False) -> None:
         why = self._schedule.leaves()
         leaves = bool(why)
-        is_due = leaves or (self._schedule.is_due(is_epoch=is_epoch) and not self._seen.is_unsure)
+        is_due = leaves or (not is_saved and self._schedule.is_due(is_epoch=is_epoch))
         if self._processes > 1:
             is_due = is_due and self._is_chief
             leaves, is_due = self._schedule.agree(self._gather, leaves=leaves, is_due=is_due)
@@ -353,7 +338,7 @@ class ResumableFit:
             callbacks=self._states.read(),
             history={"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
             place=place,
-            data=self._seen.spec(),
+            data=self._spec,
             data_state=self._states_of_data.read(),
             seed=self._data.seed,
         )

@@ -57,7 +57,7 @@ def test_one_that_has_started_them_is_told_about(monkeypatch):
     imported(monkeypatch, Config(started={"GPU": True}))
     with pytest.warns(HardwareUnusableWarning) as told:
         module.hide_accelerators()
-    assert [str(warning.message) for warning in told] == [
+    assert [warning.message.args[0] for warning in told] == [
         "TensorFlow has started the GPUs of this machine, and Keras trains on JAX: only one framework can have them. "
         'Before the first line that uses TensorFlow, write: tf.config.set_visible_devices([], "GPU"), or open '
         "strategy_scope() earlier."

@@ -8,8 +8,8 @@ import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator
 from keras.src.models.model import Trainer
 
+import private_name_table
 from jax_processes import free_port
-from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext._runtime.compat.keras3 import VERSION, execution
 from keras_tpu_ext._runtime.jax.scope import _METHODS
 from private_names import attributes, check_attribute, mend, model
@@ -75,7 +75,7 @@ ATTRIBUTES = {
 
 
 def test_every_attribute_of_the_table_is_tried():
-    assert attributes(private_names.KERAS3_JAX) == ATTRIBUTES.keys()
+    assert attributes(private_name_table.KERAS3_JAX) == ATTRIBUTES.keys()
 
 
 @pytest.mark.skipif(VERSION < (3, 15), reason="this Keras has no windows")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common import private_names
+import private_name_table
 from keras_tpu_ext._runtime.compat.keras2 import in_symbolic_call, private
 from keras_tpu_ext._runtime.keras2.adapter import _SAVED_EPOCH
 from private_names import attributes, check_attribute, mend, model
@@ -126,7 +126,7 @@ ATTRIBUTES = {
 
 
 def test_every_attribute_of_the_table_is_tried():
-    assert attributes(private_names.KERAS2) == ATTRIBUTES.keys()
+    assert attributes(private_name_table.KERAS2) == ATTRIBUTES.keys()
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from keras_tpu_ext._runtime.common import private_names
+import private_name_table
 from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from private_names import attributes, check_attribute, mend, model
@@ -99,7 +99,7 @@ def attention():
 
 
 def test_every_attribute_of_the_table_is_tried():
-    assert attributes(private_names.KERAS3) == ATTRIBUTES.keys()
+    assert attributes(private_name_table.KERAS3) == ATTRIBUTES.keys()
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

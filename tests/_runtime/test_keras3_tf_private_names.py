@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-from keras_tpu_ext._runtime.common import private_names
+import private_name_table
 from private_names import attributes, check_attribute, mend, model
 
 pytestmark = pytest.mark.runtimes("keras3_tf")
@@ -45,7 +45,7 @@ ATTRIBUTES = {
 
 
 def test_every_attribute_of_the_table_is_tried():
-    assert attributes(private_names.KERAS3_TENSORFLOW) == ATTRIBUTES.keys()
+    assert attributes(private_name_table.KERAS3_TENSORFLOW) == ATTRIBUTES.keys()
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

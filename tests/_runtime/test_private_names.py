@@ -2,20 +2,20 @@
 
 import ast
 import re
-import traceback
 from pathlib import Path
 
 import pytest
 
 import keras_tpu_ext as kte
+import private_name_table
 from keras_tpu_ext import errors
-from keras_tpu_ext._runtime.common import missing_names, private_names
+from keras_tpu_ext._runtime.common import missing_names
 from keras_tpu_ext.machine import versions
 from private_names import IMPORTED, PACKAGE, check_import, files, last, trees
 
 once = pytest.mark.gate_on("keras3_jax")  # about the package's own text
 PRIVATE_MODULE = re.compile(r"(keras|tf_keras)\.src|jax\._src|tensorflow\.(python|compiler|core|tsl)")
-EVERY = set(private_names.EVERY)
+EVERY = set(private_name_table.EVERY)
 # With an underscore, and documented: of Python and of named tuples.
 DOCUMENTED = {"_asdict", "_fields", "_replace", "_exit", "_getframe", "_current_frames", "_initializing"}
 
@@ -101,46 +101,31 @@ def test_the_tested_versions_are_those_of_the_environments():
     assert {(names.get(package, package), version) for package, version in versions.NEWEST_TESTED.items()} <= pinned
 
 
-def raise_in_the_package(statement):
-    """Run a statement as if it stood in a file of the package."""
-    exec(statement, {"model": object(), "__name__": "keras_tpu_ext._runtime.made_up"})
-
-
-@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
-@once
-@pytest.mark.parametrize(
-    ("statement", "name"),
-    [
-        ("model._compile_loss", "Trainer._compile_loss"),
-        ("model._a_name_of_our_own", None),
-        ("model.batch_size", None),
-    ],
-)
-def test_an_error_in_the_package_is_explained_if_it_is_about_the_table(statement, name):
-    with pytest.raises(AttributeError) as caught:
-        raise_in_the_package(statement)
-    assert missing_names.missing_name(caught.value) == name
-
-
 @pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
 @once
 def test_what_users_see_when_a_private_name_is_gone():
-    with pytest.raises(errors.RuntimeNotSupportedError) as caught, missing_names.explain_missing_names():
-        raise_in_the_package("model._compile_loss")
+    gone = missing_names.private("keras.src.trainers:Gone")
+    with pytest.raises(errors.RuntimeNotSupportedError) as caught:
+        gone()
     text = str(caught.value)
     assert text.startswith(
-        "`Trainer._compile_loss` is gone, a private name that keras_tpu_ext uses. Installed: keras 3."
+        "`keras.src.trainers:Gone` is gone, a private name that keras_tpu_ext uses. Installed: keras 3."
     )
     assert "This release was tested up to keras 3." in text
     assert re.search(r"Upgrade this package, or write: pip install keras==3\.[\d.]+( [\w-]+==[\d.]+)+$", text)
     assert isinstance(caught.value.__cause__, AttributeError)
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
 @once
-def test_an_error_of_the_users_own_code_stays_what_it_is():
-    with pytest.raises(AttributeError) as caught, missing_names.explain_missing_names():
-        object()._compile_loss  # noqa: B018 (in a file that is not of the package)
-    assert Path(traceback.extract_tb(caught.value.__traceback__)[-1].filename).name == Path(__file__).name
+def test_an_override_of_what_keras_has_no_more_is_told(monkeypatch):
+    import keras
+
+    model = kte.TPUModel.from_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+    model.compile("sgd", "mse")
+    monkeypatch.setattr(kte._runtime.training.model.ExactModel, "_renamed", lambda self: None, raising=False)
+    with pytest.raises(errors.RuntimeNotSupportedError, match=r"`Model\._renamed` is gone"):
+        model.compile("sgd", "mse")
 
 
 @once
@@ -150,43 +135,6 @@ def test_private_names_are_imported_by_the_function_that_explains_one_that_is_go
     paths = [path for path in PACKAGE.rglob("*.py") if "dropin" not in path.parts]
     found = [path.name for path in paths if direct.search(path.read_text(encoding="utf-8"))]
     assert found == ["_compile_worker.py"]
-
-
-@once
-def test_a_fit_that_meets_a_missing_name_is_explained(monkeypatch):
-    import keras
-    import numpy as np
-
-    model = kte.TPUModel.from_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
-    model.compile("sgd", "mse")
-    monkeypatch.setattr(type(model._kte), "loop", lambda self: raise_in_the_package("model._loss_tracker"))
-    with pytest.raises(errors.RuntimeNotSupportedError, match=r"`Trainer\._loss_tracker` is gone"):
-        model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
-
-
-def remove(monkeypatch, cls, name):
-    """Take an attribute from a class and from all that it inherits from."""
-    for base in cls.__mro__:
-        if name in vars(base):
-            monkeypatch.delattr(base, name)
-
-
-def test_looking_into_a_model_outside_of_fit_is_explained(monkeypatch):
-    model = kte._runtime.keras.Sequential([kte._runtime.keras.layers.Dense(1)])
-    remove(monkeypatch, type(model), "_flatten_layers")
-    with pytest.raises(errors.RuntimeNotSupportedError, match=r"_flatten_layers` is gone"):
-        kte._runtime.models.flatten_layers(model)
-
-
-@pytest.mark.runtimes("keras3_tf", "keras2_tf", reason="tf.data is TensorFlow's")
-def test_looking_into_a_pipeline_is_explained(monkeypatch):
-    tf = pytest.importorskip("tensorflow")
-    from keras_tpu_ext.data.pipeline import nodes
-
-    dataset = tf.data.Dataset.range(4).batch(2)
-    remove(monkeypatch, type(dataset), "_inputs")
-    with pytest.raises(errors.RuntimeNotSupportedError, match=r"Dataset\._inputs` is gone"):
-        nodes.inputs_of(dataset)
 
 
 def test_what_keras_would_not_read_is_not_set():

@@ -4,10 +4,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, input_lib
 
-from keras_tpu_ext._runtime.common import private_names
+import private_name_table
 from keras_tpu_ext._runtime.tensorflow.compile_only import _Extended
 from keras_tpu_ext.data.pipeline import nodes
-from kind_of_keras import RUNTIMES
 from private_names import NAMES, attributes, check_attribute, mend
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
@@ -49,29 +48,16 @@ NODES = [
     RANGE.window(2),
     RANGE.batch(2).unbatch(),
 ]
-MADE = {nodes.class_name(node): node for node in NODES}
+READ = {nodes.MAP, nodes.PARALLEL_MAP, nodes.FLAT_MAP, nodes.INTERLEAVE, nodes.SHUFFLE, nodes.CACHE, nodes.PREFETCH}
 
 
-def test_every_class_of_the_table_is_tried():
-    assert MADE.keys() == nodes.NODE_TYPES.keys(), mend("NODE_TYPES")
+def test_classes_of_nodes_are_named_as_before():
+    assert {nodes.class_name(node) for node in NODES} >= READ | nodes.ANY_BATCH
 
 
-@pytest.mark.parametrize("name", nodes.NODE_TYPES)
-def test_a_node_is_rebuilt_from_the_arguments_of_its_operation(name):
-    if name == nodes.PARALLEL_INTERLEAVE:
-        # Those of TensorFlow do not keep whether they are deterministic, and so are left alone.
-        assert nodes.node_type(MADE[name]) is None, mend("NODE_TYPES")
-        return
-    assert nodes.node_type(MADE[name]) is nodes.NODE_TYPES[name], f"{sorted(vars(MADE[name]))}: {mend('NODE_TYPES')}"
-    made = nodes.rebuild(MADE[name], *nodes.inputs_of(MADE[name]))
-    assert vars(made).keys() == vars(MADE[name]).keys(), mend("NODE_TYPES")
-    assert made.element_spec == MADE[name].element_spec
-
-
-def test_a_node_with_an_unknown_attribute_is_left_alone():
-    node = RANGE.map(same)
-    node._a_new_option = 1
-    assert nodes.node_type(node) is None
+@pytest.mark.parametrize("node", NODES, ids=nodes.method_name)
+def test_a_class_is_named_after_the_method_that_makes_it(node):
+    assert nodes.is_known(node), mend("_KNOWN")
 
 
 def test_a_strategy_that_only_compiles_overrides_what_there_is():
@@ -99,9 +85,6 @@ ATTRIBUTES = {
     "OwnedIterator._iterator_resource": lambda: iter(RANGE)._iterator_resource is not None,
     "PerReplicaSpec._value_specs": lambda: len(replicas(RANGE.batch(2)).element_spec._value_specs) == 2,
     "StructuredFunctionWrapper._func": lambda: RANGE.map(same)._functions()[0]._func is same,
-    "_MapDataset._input_dataset": lambda: RANGE.map(same)._input_dataset is RANGE,
-    "_ParallelMapDataset._deterministic": lambda: RANGE.map(same, num_parallel_calls=2)._deterministic,
-    "_ShuffleDataset._reshuffle_each_iteration": lambda: RANGE.shuffle(2)._reshuffle_each_iteration,
     "_SingleWorkerDatasetIteratorSpec._element_spec": lambda: of_worker()._type_spec._element_spec,
     "_SingleWorkerOwnedDatasetIterator._worker": lambda: of_worker()._worker,
     "_TensorSliceDataset._tensors": lambda: len(tf.data.Dataset.from_tensor_slices([1])._tensors) == 1,
@@ -109,13 +92,11 @@ ATTRIBUTES = {
     "_TensorDataset": lambda: nodes.class_name(tf.data.Dataset.from_tensors([1])) == nodes.TENSORS,
     "readers": lambda: nodes.class_name(tf.data.TextLineDataset("a")).startswith("readers."),
 }
-if "keras2_tf215" not in RUNTIMES:
-    ATTRIBUTES["_ParallelMapDataset._force_synchronous"] = lambda: RANGE.map(same)._force_synchronous is False
-CLASSES = {"_TensorSliceDataset", "_TensorDataset", "readers"}  # whose names are read, as are those in NODE_TYPES
+CLASSES = {"_TensorSliceDataset", "_TensorDataset", "readers"}  # whose names are read
 
 
 def test_every_attribute_of_the_table_is_tried():
-    of_tensorflow = private_names.TENSORFLOW + private_names.NEWER_TENSORFLOW
+    of_tensorflow = private_name_table.TENSORFLOW + private_name_table.NEWER_TENSORFLOW
     assert attributes(of_tensorflow) & attributes(NAMES) == ATTRIBUTES.keys() - CLASSES
 
 

@@ -525,7 +525,7 @@ def test_an_object_store_that_cannot_be_read_loses_nothing(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(type(memory), "get_file", refusing)
-        with pytest.raises(CheckpointError, match=r"cannot write into .*no network"):
+        with pytest.raises(CheckpointError, match=r"cannot read what is in .*no network"):
             Trained(url)
     assert Trained(url).outcome() == uninterrupted("arrays")
 

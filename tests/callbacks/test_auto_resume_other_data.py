@@ -104,13 +104,6 @@ OTHER = {
     ),
     "batches by index for arrays": (arrays, lambda: {"x": Batches()}, "data of the kind 'arrays', now 'Batches'"),
     "fewer batches by index": (lambda: {"x": Batches()}, lambda: {"x": Batches(number=2)}, "6 batches, now 2"),
-    "larger batches by index": (lambda: {"x": Batches()}, lambda: {"x": Batches(32)}, "batches of 16 rows, now 32"),
-    "smaller batches by index": (lambda: {"x": Batches()}, lambda: {"x": Batches(8)}, "batches of 16 rows, now 8"),
-    "batches of a generator that are larger": (
-        lambda: {"x": generated(), "steps_per_epoch": 6},
-        lambda: {"x": generated(32), "steps_per_epoch": 6},
-        "batches of 16 rows, now 32",
-    ),
     "a generator that ends": (
         lambda: {"x": generated(), "steps_per_epoch": 6},
         lambda: {"x": generated(batches=5), "steps_per_epoch": 6},
@@ -118,17 +111,11 @@ OTHER = {
     ),
 }
 if HAS_TENSORFLOW:
-    repeated = {"steps_per_epoch": 6}
     OTHER |= {
         "fewer rows of tf.data": (
             lambda: {"x": tf_data()},
             lambda: {"x": tf_data(rows=48)},
             "6 batches, now 3",
-        ),
-        "larger batches of tf.data": (
-            lambda: {"x": tf_data(repeats=True), **repeated},
-            lambda: {"x": tf_data(32, repeats=True), **repeated},
-            "batches of 16 rows, now 32|position in the data",
         ),
     }
 
@@ -189,21 +176,7 @@ def test_batches_may_have_different_sizes(sizes, killed_at, tmp_path):
     data = {"shuffle": False}
     with pytest.raises(Killed):
         train(tmp_path, {"x": Buckets(), **data}, killed_at)
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", ".*the data may be others", ResumeWarning
-        )  # in the first epoch it may be so
-        assert train(tmp_path, {"x": Buckets(), **data})[0].finished
-
-
-@pytest.mark.parametrize("now", [8, 32])
-def test_batches_of_another_size_are_told_in_the_first_epoch(now, tmp_path):
-    """They may be of any size, so it is not known yet that these are of other data."""
-    with pytest.raises(Killed):
-        train(tmp_path, {"x": Batches()}, 4)
-    told = rf"the data may be others than when this was saved \(batches of 16 rows, now {now}\); it goes on at the"
-    with pytest.warns(ResumeWarning, match=told):
-        assert train(tmp_path, {"x": Batches(now)})[0].finished
+    assert train(tmp_path, {"x": Buckets(), **data})[0].finished
 
 
 @pytest.mark.parametrize(
@@ -303,7 +276,7 @@ def test_a_least_improvement_is_that_of_before(mode, tmp_path):
 
 
 def test_a_second_training_in_the_folder_is_refused(tmp_path):
-    first = FolderLock(folder_of(str(tmp_path)), print)
+    first = FolderLock(folder_of(str(tmp_path)))
     first.acquire()
     who = rf"process {os.getpid()} on .+, since \d{{4}}-.+"
     with pytest.raises(CheckpointError, match=rf"cannot write into .*: {who} does so\. Two trainings cannot share"):

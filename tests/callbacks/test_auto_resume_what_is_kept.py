@@ -325,7 +325,7 @@ def test_a_process_that_was_forked_in_fit_can_be_terminated(tmp_path):
 
 def test_what_a_write_takes_already_counts_before_a_deadline(tmp_path):
     folder = checkpoint.CheckpointFolder(str(tmp_path))
-    saver = Saver(folder, FolderLock(folder.folder, print))
+    saver = Saver(folder, FolderLock(folder.folder))
     saver.begin(lambda: (time.sleep(0.3), some_checkpoint())[1])
     time.sleep(0.2)
     assert saver.is_writing()

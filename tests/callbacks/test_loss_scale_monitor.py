@@ -192,7 +192,7 @@ def test_without_a_scale_it_says_what_to_write(scope4, data):
     model = compiled(scope4, loss_scale=None)
     with pytest.warns(UserWarning, match="nothing to show") as caught:
         fit(model, data, kte.callbacks.LossScaleMonitor(), None)
-    assert [str(warning.message) for warning in caught if warning.category is UserWarning] == [
+    assert [warning.message.args[0] for warning in caught if warning.category is kte.errors.KteWarning] == [
         "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
         'Write model.compile(..., loss_scale="dynamic"), or leave the callback out'
     ]

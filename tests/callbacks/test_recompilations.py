@@ -255,3 +255,10 @@ def test_the_report_reads_well():
         "Give every batch 8 rows"
     )
     assert "3.25 s: x: rows 8 to 5" in report._repr_html_()
+
+
+def test_the_report_counts_the_cache():
+    report = kte.callbacks.RecompilationsReport((), 3, 1, 12.34)
+    assert str(report).splitlines()[-1] == "compile cache: hits: 3, misses: 1, 12.3 s of compiling saved"
+    assert report.to_dict()["cache_seconds_saved"] == 12.34
+    assert "cache" not in str(kte.callbacks.RecompilationsReport(()))

@@ -213,7 +213,7 @@ def test_where_examples_cannot_be_counted_their_rate_is_left_out_with_a_warning(
     model = model_of(lambda: TrainStepOfItsOwn(tracker))
     with pytest.warns(UserWarning, match=r"no samples per second.*Write: Throughput\(batch_size=") as caught:
         history, logs, throughput = run(model, dataset(16, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2)
-    assert len([warning for warning in caught if warning.category is UserWarning]) == 1
+    assert len([warning for warning in caught if warning.category is kte.errors.KteWarning]) == 1
     assert history[BATCHES] == [1.0, 1.0]
     assert SAMPLES not in history
     assert not any(SAMPLES in log for log in logs)
@@ -248,7 +248,7 @@ def test_batch_size_of_one_replica_is_told():
     pattern = r"batch_size=2\) does not fit: the model counted 16 examples in an epoch of 4 steps, 4 per step"
     with pytest.warns(UserWarning, match=pattern) as caught:
         history, _, _ = run(model_of(), dataset(16, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2, batch_size=2)
-    assert len([warning for warning in caught if warning.category is UserWarning]) == 1
+    assert len([warning for warning in caught if warning.category is kte.errors.KteWarning]) == 1
     assert history[SAMPLES] == [2.0, 2.0]
 
 

@@ -131,7 +131,7 @@ def test_a_short_epoch_is_told(tmp_path):
     trace = kte.callbacks.Trace(directory=tmp_path)
     with pytest.warns(UserWarning, match="Trace") as caught:
         fit(trace, batches=6, epochs=2)
-    assert [str(warning.message) for warning in caught if warning.category is UserWarning] == [
+    assert [warning.message.args[0] for warning in caught if warning.category is kte.errors.KteWarning] == [
         "Trace: the first epoch ended after 6 steps, and steps 10 to 19 were to be traced. Write: Trace(steps=(3, 6))"
     ]
     with pytest.raises(kte.errors.NothingMeasuredError, match="a `fit` of more than 10 steps in its first epoch"):

@@ -91,7 +91,7 @@ def fit(model, data, watch, *before, warns=True, **options):
         return model.fit(x, y, **given).history
     with pytest.warns(UserWarning, match="^Watch: ") as caught:
         history = model.fit(x, y, **given).history
-    told = [str(warning.message) for warning in caught if str(warning.message).startswith("Watch: ")]
+    told = [warning.message.args[0] for warning in caught if str(warning.message).startswith("Watch: ")]
     assert len(told) == 1
     return told[0], history
 

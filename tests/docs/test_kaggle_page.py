@@ -1,4 +1,4 @@
-"""The kernels of the Kaggle kit: their difference from stock code is what docs/kaggle.md says."""
+"""The kernels of the Kaggle kit: their difference from stock code is what docs/tpus.md says."""
 
 import hashlib
 import importlib.util
@@ -20,7 +20,7 @@ def code_of(notebook):
 
 
 def test_without_the_lines_of_the_page_the_flowers_kernel_is_stock_code():
-    page = (ROOT / "docs" / "kaggle.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tpus.md").read_text(encoding="utf-8")
     code = "\n".join(code_of("kaggle_flowers.ipynb")[1:]) + "\n"  # the first cell installs the wheel
     for diff in re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         lines = [(line[:1] or " ", line[1:]) for line in diff.splitlines()]
@@ -77,3 +77,22 @@ def test_the_dataset_carries_a_compiled_file_and_the_line_has_its_digest(kit, mo
     assert (tmp_path / "out" / "dataset" / "step.kte").read_bytes() == b"programs"
     digest = hashlib.sha256(b"programs").hexdigest()
     assert line.endswith(f'compiled=("/kaggle/input/keras-tpu-ext/step.kte", "{digest}"))')
+
+
+def test_a_slow_machine_is_no_failure(kit, tmp_path, monkeypatch, capsys):
+    """However long a kernel takes: what counts is that it ends, and what it has written."""
+    monkeypatch.setattr(kit, "OUT", tmp_path)
+    kernel = kit.KERNELS[0]
+    uploaded = tmp_path / "kernels" / kernel.slug
+    uploaded.mkdir(parents=True)
+    (uploaded / kernel.notebook).write_bytes((ROOT / "examples" / kernel.notebook).read_bytes())
+    now = iter([0.0, 90_000.0])
+    monkeypatch.setattr(kit.time, "monotonic", lambda: next(now))
+
+    def offline(python, program, notebook, working, *, read_only):
+        for name in kernel.writes:
+            (working / name).write_bytes(b"")
+
+    monkeypatch.setattr(kit, "offline", offline)
+    kit.run(kernel, tmp_path / "bin" / "python", store=False)
+    assert f"{kernel.notebook}: 90000 s; {', '.join(kernel.writes)}" in capsys.readouterr().out

@@ -6,6 +6,7 @@ only. A page that needs one backend says so in a comment, `% runs on: keras3_tf`
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,14 @@ def test_what_cannot_run_here_is_python(page):
 
 
 @pytest.mark.gate_on("keras3_jax")
+@pytest.mark.parametrize("page", PAGES)
+def test_code_and_reports_fit_the_page(page):
+    """So many columns fit on a desktop and a tablet (docs/_static/site.css)."""
+    code = re.findall(r"^```\w+\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert not [line for block in code for line in block.splitlines() if len(line) > 88]
+
+
+@pytest.mark.gate_on("keras3_jax")
 def test_pages_name_runtimes_that_there_are():
     assert {name for page in PAGES for name in runtimes(page)} <= {"keras3_tf", "keras3_jax"}
     assert "keras3_jax" in RUNTIMES or "keras3_tf" in RUNTIMES
@@ -72,5 +81,19 @@ def test_one_page_says_how_to_get_this_package():
         if path.suffix in (".py", ".md", ".ipynb")
     }
     wrong = [name for name, text in texts.items() if re.search(r"pip install[^\n`#]*keras[-_]tpu[-_]ext", text)]
+    if "\non_pypi = true\n" in (root / "pyproject.toml").read_text(encoding="utf-8"):
+        assert sorted(wrong) == ["README.md", "docs/quickstart.md"]
+        return
     assert not wrong
     assert "not on PyPI" in texts["docs/quickstart.md"]
+    assert "not on PyPI" in texts["README.md"]
+
+
+@pytest.mark.gate_on("keras3_jax")
+def test_llms_txt_has_the_pages_of_the_sidebar():
+    made = runpy.run_path(str(DOCS / "conf.py"))["llms_txt"](DOCS)
+    pages = re.findall(r"^- \[.+?\]\((.+?)\.html\)", made, re.MULTILINE)
+    assert {"quickstart", "tpus", "tools/preflight", "api/index", "architecture"} <= set(pages)
+    assert all((DOCS / f"{page}.md").is_file() for page in pages)
+    assert "](quickstart.html): Train a model on eight replicas" in made
+    assert made.startswith("# keras_tpu_ext\n\n> Train your Keras model")

@@ -159,9 +159,8 @@ def test_json():
 
 
 @pytest.mark.parametrize("ending", [".h5", ".keras"])
-def test_layers_that_keras_3_has_not(ending, tmp_path):
-    layers = [keras.layers.LocallyConnected1D(2, 2), keras.layers.ThresholdedReLU(theta=0.1)]
-    model = tf.keras.Sequential([keras.Input((4, 3)), *layers])
+def test_a_layer_that_keras_3_has_not(ending, tmp_path):
+    model = tf.keras.Sequential([keras.Input((4, 3)), keras.layers.ThresholdedReLU(theta=0.1)])
     model.save(str(tmp_path / f"m{ending}"))
     x = np.random.default_rng(0).normal(size=(2, 4, 3))
     again = tf.keras.models.load_model(str(tmp_path / f"m{ending}"))

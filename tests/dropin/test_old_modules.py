@@ -16,7 +16,7 @@ import pytest
 from keras.src.legacy.preprocessing.image import ImageDataGenerator
 
 from keras_tpu_ext.dropin import OutOfReachError, report
-from keras_tpu_ext.dropin.old_keras import old_names, scikit_learn
+from keras_tpu_ext.dropin.old_keras import old_names
 from keras_tpu_ext.tools.migrate.tables.old_modules import OLD_MODULES, OLD_NAMES, OUT_OF_REACH
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -245,17 +245,22 @@ def test_a_model_trains_on_a_generator():
     assert losses == pytest.approx(arrays, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["LocallyConnected1D", "LocallyConnected2D", "ThresholdedReLU"])
-def test_old_layers_have_configs(name):
-    cls = found(f"keras.layers.{name}")
-    layer = cls(theta=0.5) if name == "ThresholdedReLU" else cls(3, 2, activation="relu", kernel_regularizer="l2")
-    again = cls.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
+def test_a_thresholded_relu_has_a_config():
+    layer = found("keras.layers.ThresholdedReLU")(theta=0.5)
+    assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
 
 
-def test_a_local_layer_that_is_not_written_is_refused():
-    with pytest.raises(OutOfReachError, match=r"LocallyConnected1D\(padding='same'.*Write instead"):
-        keras.layers.LocallyConnected1D(3, 2, padding="same")
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("keras.layers.local.LocallyConnected1D", "a `keras.Layer` of your own"),
+        ("keras.wrappers.scikit_learn.KerasClassifier", r"keras.wrappers.SKLearnClassifier\(model\)"),
+    ],
+)
+def test_what_no_kernel_on_a_tpu_uses_is_refused_when_it_is_made(name, write):
+    refusing = found(name)
+    with pytest.raises(OutOfReachError, match=f"Write instead: {write}"):
+        refusing(3)
 
 
 def test_functions_that_keras_3_has_not(capsys):
@@ -280,51 +285,3 @@ def test_functions_that_keras_3_has_not(capsys):
     assert Own().compute_output_shape([[2, 3], [4, 5]]) == [(2, 3), (4, 5)]
     with pytest.raises(OutOfReachError, match="update_step"):
         found("keras.legacy.interfaces").legacy_get_updates_support(len)
-
-
-def build(units=4, loss="binary_crossentropy", outputs=1):
-    activation = "sigmoid" if outputs == 1 else "softmax"
-    layers = [keras.Input((2,)), keras.layers.Dense(units, "relu"), keras.layers.Dense(outputs, activation)]
-    model = keras.Sequential(layers)
-    model.compile(keras.optimizers.Adam(0.05), loss, metrics=["accuracy"])
-    return model
-
-
-def test_scikit_learn_classifiers():
-    from sklearn.base import clone
-    from sklearn.model_selection import cross_val_score
-
-    keras.utils.set_random_seed(0)
-    x = np.random.default_rng(0).normal(size=(90, 2)).astype("float32")
-    y = np.where(x.sum(1) > 0, "up", "down")
-    made = scikit_learn.KerasClassifier(build, units=8, epochs=25, batch_size=16, verbose=0)
-    assert clone(made).get_params() == made.get_params()
-    assert cross_val_score(made, x, y, cv=2).mean() > 0.8
-    history = made.fit(x, y)
-    assert len(history.history["loss"]) == 25
-    assert made.predict_proba(x).shape == (90, 2)
-    assert (made.predict(x)[:, 0] == y).mean() > 0.8
-    assert made.score(x, y) > 0.8
-    assert set(made.set_params(units=2).get_params()) == {"build_fn", "units", "epochs", "batch_size", "verbose"}
-    with pytest.raises(ValueError, match=r"KerasClassifier needs arguments of `build_fn`.*nonsense is none"):
-        scikit_learn.KerasClassifier(build, nonsense=1)
-    several = scikit_learn.KerasClassifier(build, loss="categorical_crossentropy", outputs=3, epochs=30, verbose=0)
-    y = np.digitize(x[:, 0], [-0.5, 0.5]) * 10
-    several.fit(x, y)
-    assert set(several.predict(x)) <= {0, 10, 20}
-    assert several.score(x, y) == pytest.approx((several.predict(x) == y).mean())
-
-
-def test_scikit_learn_regressors():
-    x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
-
-    def line():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.1), "mse")
-        return model
-
-    made = scikit_learn.KerasRegressor(build_fn=line, epochs=40, verbose=0)
-    made.fit(x, x.sum(1))
-    assert made.predict(x).shape == (64,)
-    assert made.score(x, x.sum(1)) == pytest.approx(-((made.predict(x) - x.sum(1)) ** 2).mean(), rel=1e-4)
-    assert made.score(x, x.sum(1)) > -0.1

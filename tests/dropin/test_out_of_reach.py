@@ -22,6 +22,7 @@ pytestmark = pytest.mark.runtimes("keras3_jax")
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 NUMBERS = np.arange(3, dtype="int64")
+GENERATOR = tf.random.Generator.from_seed(1)
 
 
 def model_of(kind=keras.Model):
@@ -80,6 +81,15 @@ def table():
     return tf.lookup.StaticHashTable(rows, -1)
 
 
+def with_generator_of_tensorflow():
+    class Noisy(keras.layers.Layer):
+        def call(self, x):
+            return x + GENERATOR.normal((3,))
+
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, Noisy()(inputs))
+
+
 def strategy():
     return tf.distribute.get_strategy()
 
@@ -96,6 +106,10 @@ REACHED = {
     "test_step": (lambda: model_of(OldTest).evaluate(X, Y, verbose=0), r"OldTest.test_step\(self, data\)"),
     "TPUModel": (lambda: model_of(ExactOldStep).fit(X, Y, verbose=0), r"ExactOldStep.train_step\(self, data\)"),
     "tf.Variable": (with_variable_of_tensorflow, r"tf.Variable 'scale:0' in a model.*self.add_weight"),
+    "tf.random.Generator": (
+        with_generator_of_tensorflow,
+        r"tf.random.Generator.normal in a model.*keras.random.SeedGenerator",
+    ),
     "lookup": (lambda: table().lookup(keras.Input((3,), dtype="int64")), r"tf.lookup in a model.*dataset.map"),
     "lookup[]": (lambda: table()[keras.Input((3,), dtype="int64")], r"tf.lookup in a model"),
     "placeholder": (lambda: tf.compat.v1.placeholder(tf.float32, (2,)), r"placeholder .*tf.keras.Input\(shape\)"),
@@ -121,6 +135,12 @@ def test_a_plain_model_in_a_scope_says_so_too():
         model = model_of(OldStep)
     with pytest.raises(OutOfReachError, match=r"OldStep.train_step\(self, data\)"):
         model.fit(X, Y, verbose=0)
+
+
+def test_a_generator_of_tensorflow_draws_outside_of_models():
+    assert GENERATOR.uniform((2,)).shape == (2,)
+    data = tf.data.Dataset.from_tensors(X).map(lambda x: x + GENERATOR.normal((3,)))
+    assert next(iter(data)).shape == X.shape
 
 
 def test_steps_for_jax_are_left_alone():

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from keras_tpu_ext._runtime.common.patch_table import PATCHED
-from keras_tpu_ext._runtime.common.private_names import DROPIN
+from private_name_table import DROPIN
 from private_names import check_import
 
 pytestmark = pytest.mark.runtimes("keras3_jax")

@@ -1,5 +1,7 @@
 """The notebooks, run from their first cell to their last in a kernel of its own."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import nbclient
@@ -25,3 +27,13 @@ def test_find_the_bottleneck_walks_from_slow_to_fast(tmp_path, monkeypatch):
     as_committed = pictures(notebook)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert len(pictures(notebook)) == len(as_committed) == 3
+
+
+def test_what_runs_a_notebook_tells_each_cell(tmp_path):
+    cells = [nbformat.v4.new_markdown_cell("words"), *map(nbformat.v4.new_code_cell, ("x = 2", "print(x + 1)"))]
+    path = tmp_path / "small.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    program = EXAMPLES.parent / "tests" / "versions" / "kaggle_execute.py"
+    told = subprocess.run([sys.executable, program, path, tmp_path], capture_output=True, text=True, check=True)
+    assert [line.partition(",")[0] for line in told.stdout.splitlines()] == ["  cell 1 of 2", "  cell 2 of 2"]
+    assert nbformat.read(path, as_version=4).cells[2].outputs[0].text == "3\n"

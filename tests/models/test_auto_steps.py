@@ -134,7 +134,7 @@ def test_a_callback_that_asked_for_every_batch_gets_every_batch(data):
     )
     with pytest.warns(UserWarning, match="stays at 1") as caught:
         model.fit(data.x, data.y, batch_size=10, epochs=2, verbose=0, callbacks=[recorded, EveryBatch()])
-    assert [str(warning.message) for warning in caught] == [expected]
+    assert [warning.message.args[0] for warning in caught] == [expected]
     assert caught[0].filename == __file__
     assert recorded.ends == [*range(11), *range(11)]
     model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)  # without it executions grow again

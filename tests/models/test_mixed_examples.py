@@ -154,7 +154,7 @@ def test_it_is_told_once_with_the_layer(scope3, data):
         model.compile("sgd", "mse")
     with pytest.warns(kte.errors.MixedExamplesWarning) as caught:
         model.predict(data.x, verbose=0)
-    (text,) = (str(each.message) for each in caught if each.category is kte.errors.MixedExamplesWarning)
+    (text,) = (each.message.args[0] for each in caught if each.category is kte.errors.MixedExamplesWarning)
     assert re.fullmatch(
         f"'{model.name}' looks at the examples of a batch together .Mean in line [0-9]+ of test_mixed_examples.py., "
         "so each of the 3 replicas runs it on the whole batch: its numbers are those of one device, and so is its "

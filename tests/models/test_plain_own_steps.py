@@ -171,7 +171,7 @@ def test_it_is_told_once_for_a_model_with_the_cure(x, scope3):
         ours = made(Adversaries)
     with pytest.warns(kte.errors.CustomStepWarning) as caught:
         ours.fit(rows(x), verbose=0, shuffle=False)
-    assert [str(warning.message) for warning in caught if warning.category is kte.errors.CustomStepWarning] == [
+    assert [warning.message.args[0] for warning in caught if warning.category is kte.errors.CustomStepWarning] == [
         f"{ours.name!r} has a step of its own, so each of the 3 replicas runs it on the whole batch: its numbers are "
         "those of one device, and so is its speed. To let each take its part, write its means as "
         "self.global_mean(values) and its updates as self.minimize(loss, variables, optimizer, tape)"
@@ -187,7 +187,7 @@ def test_that_of_a_tpumodel_which_reduces_its_part_is_told(x, scope3):
         ours = made(Reduces)
     with pytest.warns(kte.errors.CustomStepWarning) as caught:
         ours.fit(rows(x), verbose=0, shuffle=False)
-    assert [str(warning.message) for warning in caught if warning.category is kte.errors.CustomStepWarning] == [
+    assert [warning.message.args[0] for warning in caught if warning.category is kte.errors.CustomStepWarning] == [
         f"{ours.name!r} has a step of its own, and runs on each replica's part of the batch: a mean that it takes is "
         "that of a part, and the gradients of all parts are added. Write its means as self.global_mean(values) and "
         "its updates as self.minimize(loss, variables, optimizer, tape)"

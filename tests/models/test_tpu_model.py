@@ -293,7 +293,7 @@ def test_the_warning_names_layer_loss_and_cure():
     with pytest.warns(FromLogitsWarning) as told:
         ends_with(softmax).compile("sgd", logits())
     (warning,) = [one for one in told if one.category is FromLogitsWarning]
-    assert str(warning.message) == (
+    assert warning.message.args[0] == (
         "The output of layer 'end_0' is a softmax, but its loss CategoricalCrossentropy has from_logits=True and "
         "applies softmax once more, so the model may hardly learn. "
         "Write CategoricalCrossentropy(from_logits=False), or take the softmax out of the layer."

@@ -19,7 +19,7 @@ HOLD = """
     from keras_tpu_ext.resume.lock import FolderLock
     from keras_tpu_ext.resume.storage import folder_of
 
-    held = FolderLock(folder_of(sys.argv[1]), print)
+    held = FolderLock(folder_of(sys.argv[1]))
     held.acquire()
     if sys.argv[2] == "fork" and not os.fork():
         time.sleep(60)
@@ -28,23 +28,19 @@ HOLD = """
 """
 
 
-@pytest.fixture(params=["system", "heartbeat", "object store"])
-def folder(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_BEAT_S", 0.1)
-    monkeypatch.setattr(lock, "_WATCHED_S", 0.5)
+@pytest.fixture(params=["disk", "object store"])
+def without_locks(request, tmp_path, monkeypatch):
     if request.param == "object store":
         pytest.importorskip("fsspec")
         return folder_of(f"memory://{tmp_path.name}")
-    if request.param == "heartbeat":
-        monkeypatch.setattr(lock, "fcntl", None)
-    elif lock.fcntl is None:
-        pytest.skip("there are no such locks on this system")
+    monkeypatch.setattr(lock, "fcntl", None)
     return folder_of(str(tmp_path))
 
 
-def test_the_second_is_refused_until_the_first_gives_it_back(folder):
-    said = []
-    first, second = FolderLock(folder, said.append), FolderLock(folder, said.append)
+@pytest.mark.skipif(lock.fcntl is None, reason="there are no such locks on this system")
+def test_the_second_is_refused_until_the_first_gives_it_back(tmp_path):
+    folder = folder_of(str(tmp_path))
+    first, second = FolderLock(folder), FolderLock(folder)
     first.acquire()
     with pytest.raises(HeldError) as caught:
         second.acquire()
@@ -74,7 +70,7 @@ def hold(path, how="alone"):
 def test_it_ends_with_its_process(how, tmp_path):
     """Also if that has forked another one, which has a copy of every open file."""
     process = hold(str(tmp_path), how)
-    own = FolderLock(folder_of(str(tmp_path)), print)
+    own = FolderLock(folder_of(str(tmp_path)))
     try:
         with pytest.raises(HeldError, match=f"process {process.pid} on"):
             own.acquire()
@@ -89,18 +85,18 @@ def test_it_ends_with_its_process(how, tmp_path):
 @pytest.mark.skipif(lock.fcntl is None, reason="there are no such locks on this system")
 def test_a_copy_of_the_folder_does_not_end_it(tmp_path):
     """Some locks end when their process closes any open file of them."""
-    own = FolderLock(folder_of(str(tmp_path)), print)
+    own = FolderLock(folder_of(str(tmp_path)))
     own.acquire()
     for name in os.listdir(tmp_path):
         (tmp_path / name).read_bytes()
     with pytest.raises(HeldError, match=f"process {os.getpid()} on"):
-        FolderLock(folder_of(str(tmp_path)), print).acquire()
+        FolderLock(folder_of(str(tmp_path))).acquire()
     own.release()
 
 
 @pytest.mark.skipif(lock.fcntl is None, reason="there are no such locks on this system")
 def test_a_lock_whose_file_is_removed_is_taken_again(tmp_path):
-    first, second = (FolderLock(folder_of(str(tmp_path)), print) for _ in range(2))
+    first, second = (FolderLock(folder_of(str(tmp_path))) for _ in range(2))
     first.acquire()
     os.remove(tmp_path / "keras_tpu_ext.lock")
     first.check()
@@ -121,36 +117,30 @@ def test_a_lock_that_is_a_link_is_not_written(tmp_path):
     (tmp_path / "folder").mkdir()
     os.link(tmp_path / "precious", tmp_path / "folder" / "keras_tpu_ext.lock")
     with pytest.raises(OSError, match="is a link"):
-        FolderLock(folder_of(str(tmp_path / "folder")), print).acquire()
+        FolderLock(folder_of(str(tmp_path / "folder"))).acquire()
     assert (tmp_path / "precious").read_text() == "mine"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff", json.dumps({"pid": "x"}).encode()])
-def test_a_dead_owner_is_found_out(content, folder):
-    """On storage without locks: its file stays as it is."""
+def test_without_locks_a_file_of_another_is_taken_over(content, without_locks):
+    """At once: nothing tells whether its process lives."""
     owner = Owner("host", 12, time.time(), "token")
-    folder.write(lock._RECORD, lambda file: file.write(lock._text_of(owner) if content is None else content))
-    said = []
-    own = FolderLock(folder, said.append)
+    without_locks.write(lock._RECORD, lambda file: file.write(lock._text_of(owner) if content is None else content))
+    own = FolderLock(without_locks)
     own.acquire()
     own.check()
-    if own._beating is not None:
-        assert said == [
-            f"watching for 0 s whether process {0 if content is not None else 12} still writes into {folder.path}."
-        ]
     own.release()
+    assert not without_locks.names()
 
 
-def test_who_was_taken_for_dead_writes_no_more(folder):
-    own = FolderLock(folder, print)
-    own.acquire()
-    if own._beating is None:
-        own.release()
-        pytest.skip("a lock of the system cannot be lost")
-    folder.write(lock._RECORD, lambda file: file.write(lock._text_of(Owner("other", 34, 0.0, "token"))))
-    with pytest.raises(HeldError, match="process 34 on other, since 1970-"):
-        own.check()
-    time.sleep(0.3)
-    own.release()
-    assert lock._RECORD in folder.names(), "it is the other's"
-    folder.remove(lock._RECORD)
+def test_without_locks_the_one_before_writes_no_more(without_locks):
+    first, second = FolderLock(without_locks), FolderLock(without_locks)
+    first.acquire()
+    second.acquire()
+    with pytest.raises(HeldError, match=f"process {os.getpid()} on"):
+        first.check()
+    second.check()
+    first.release()
+    assert without_locks.names() == [lock._RECORD], "it is the other's"
+    second.release()
+    assert not without_locks.names()

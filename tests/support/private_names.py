@@ -11,23 +11,24 @@ from pathlib import Path
 import keras
 import pytest
 
-from keras_tpu_ext._runtime.common import private_names
+import keras_tpu_ext
+import private_name_table as table
 from kind_of_keras import RUNTIMES, VERSION, tensorflow_version
 
-PACKAGE = Path(private_names.__file__).parents[2]
-TABLE = "_runtime/common/private_names.py"
-TENSORFLOW = private_names.TENSORFLOW + (
-    private_names.BEFORE_TENSORFLOW_2_19 if tensorflow_version() < (2, 19) else private_names.FROM_TENSORFLOW_2_19
+PACKAGE = Path(keras_tpu_ext.__file__).parent
+TABLE = "tests/support/private_name_table.py"
+TENSORFLOW = table.TENSORFLOW + (
+    table.BEFORE_TENSORFLOW_2_19 if tensorflow_version() < (2, 19) else table.FROM_TENSORFLOW_2_19
 )
-NEW_TENSORFLOW = TENSORFLOW + private_names.NEWER_TENSORFLOW
+NEW_TENSORFLOW = TENSORFLOW + table.NEWER_TENSORFLOW
 TABLES = {
-    "keras3_tf": private_names.KERAS3 + private_names.KERAS3_TENSORFLOW + NEW_TENSORFLOW,
-    "keras3_jax": private_names.KERAS3
-    + private_names.KERAS3_JAX
-    + (private_names.BEFORE_KERAS_3_10 if VERSION < (3, 10) else private_names.FROM_KERAS_3_10)
-    + (private_names.BEFORE_KERAS_3_16 if VERSION < (3, 16) else private_names.FROM_KERAS_3_16),
-    "keras2_tf215": private_names.KERAS2 + TENSORFLOW,
-    "keras2_tf221": private_names.KERAS2 + NEW_TENSORFLOW,
+    "keras3_tf": table.KERAS3 + table.KERAS3_TENSORFLOW + NEW_TENSORFLOW,
+    "keras3_jax": table.KERAS3
+    + table.KERAS3_JAX
+    + (table.BEFORE_KERAS_3_10 if VERSION < (3, 10) else table.FROM_KERAS_3_10)
+    + (table.BEFORE_KERAS_3_16 if VERSION < (3, 16) else table.FROM_KERAS_3_16),
+    "keras2_tf215": table.KERAS2 + TENSORFLOW,
+    "keras2_tf221": table.KERAS2 + NEW_TENSORFLOW,
 }
 NAMES = next(names for runtime, names in TABLES.items() if runtime in RUNTIMES)
 IMPORTED = [name for name in NAMES if ":" in name]
@@ -51,14 +52,13 @@ def last(name):
 
 @functools.cache
 def words():
-    """Return the words in each file of the package but the table."""
+    """Return the words in each file of the package."""
     paths = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
-    del paths[TABLE]
     return {file: set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for file, path in paths.items()}
 
 
 def files(name):
-    """Return the files of the package that have the last part of a name, the table not among them."""
+    """Return the files of the package that have the last part of a name."""
     return [file for file, found in words().items() if last(name) in found]
 
 

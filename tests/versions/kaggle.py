@@ -30,7 +30,6 @@ INPUT, WORKING = "/kaggle/input", "/kaggle/working"
 IMAGE = "kaggle-tpu"
 TOOLS = ("pip", "nbclient==0.11.0", "ipykernel==7.4.0")
 REPLICAS = 8
-SECONDS = 120
 DATASET = "keras-tpu-ext"
 
 
@@ -114,11 +113,15 @@ def main() -> int:
     parser.add_argument("--compiled", type=Path, help="a file of PreflightReport.save, for the dataset")
     options = parser.parse_args()
     try:
+        say("building the wheel")
         build(options.uv, options.python, options.user)
         line = "" if options.compiled is None else carry(options.compiled)
+        say("installing what the TPU image of Kaggle has")
         python = make_image(options.uv, options.python)
+        say("writing images in place of the competition's")
         write_input(python)
         for kernel in KERNELS:
+            say(kernel.notebook)
             run(kernel, python, store=options.store)
         load_elsewhere(python)
     except CommandError as failure:
@@ -129,6 +132,11 @@ To upload, with the command `kaggle`, and your name there in KAGGLE_USERNAME:
   kaggle datasets create -p {OUT.relative_to(ROOT)}/dataset
   kaggle kernels push -p {OUT.relative_to(ROOT)}/kernels/{KERNELS[0].slug}{line}""")
     return 0
+
+
+def say(what: str) -> None:
+    """Print what begins now."""
+    print(f"{what} ...", flush=True)
 
 
 def build(uv: str, python: str, user: str) -> None:
@@ -182,7 +190,7 @@ def run(kernel: Kernel, python: Path, *, store: bool) -> None:
     """Run a kernel and print how long it took.
 
     Raises:
-        CommandError: If a cell fails, a file is missing at the end, or it takes longer than two minutes.
+        CommandError: If a cell fails, or if a file is missing at the end.
     """
     working = OUT / "working" / kernel.slug
     working.mkdir(parents=True)
@@ -213,8 +221,6 @@ def run(kernel: Kernel, python: Path, *, store: bool) -> None:
         shutil.copy(executed, EXAMPLES)
     shutil.copy(executed, OUT / "kernels" / kernel.slug)
     print(f"{kernel.notebook}: {seconds:.0f} s; {', '.join(kernel.writes)}", flush=True)
-    if seconds > SECONDS:
-        raise CommandError(f"{kernel.notebook} took {seconds:.0f} s, longer than {SECONDS} s.")
 
 
 def replaced(text: str, texts: dict[str, str]) -> str:
@@ -262,9 +268,10 @@ def offline(python: Path, *command: Path, read_only: Path) -> None:
     else:
         bind = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
         wrapped = [*unshare, "sh", "-c", bind, str(read_only), *program]
-    done = subprocess.run(wrapped, env=settings, capture_output=True, text=True, check=False)
+    # What it prints is progress; what goes wrong stands in the other stream.
+    done = subprocess.run(wrapped, env=settings, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise CommandError(f"{' '.join(program)}\n{done.stdout}{done.stderr}")
+        raise CommandError(f"{' '.join(program)}\n{done.stderr}")
 
 
 def load_elsewhere(python: Path) -> None:

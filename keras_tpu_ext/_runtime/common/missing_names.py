@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import re
-import traceback
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 from keras_tpu_ext.machine.versions import NEWEST_TESTED, find_versions, how_to_get_tested_versions
 
-_PACKAGE = "keras_tpu_ext."
+_RUNTIME = "keras_tpu_ext._runtime."
+_OWN = {"_kte", "global_mean", "minimize"}  # what a model gets that Keras's has not
 
 
 def private(path: str) -> Any:
@@ -35,40 +31,17 @@ def private(path: str) -> Any:
 def override(thing: object, name: str, value: object) -> None:
     """Set a private attribute that Keras reads."""
     if not hasattr(thing, name):
-        raise _gone(f"{type(thing).__name__}.{name}")
+        raise gone(f"{type(thing).__name__}.{name}")
     setattr(thing, name, value)
 
 
 def check_overrides(cls: type) -> None:
-    """Check that Keras still has the private methods of a model that this package overrides in `cls`."""
-    ours = [vars(base) for base in cls.__mro__ if base.__module__.startswith(_PACKAGE)]
-    theirs = [vars(base) for base in cls.__mro__ if not base.__module__.startswith(_PACKAGE)]
-    for path in private_names.EVERY:
-        owner, _, name = path.split(":")[-1].rpartition(".")
-        overrides = owner in ("Trainer", "Model") and any(name in members for members in ours)
-        if overrides and not any(name in members for members in theirs):
-            raise _gone(path)
-
-
-@contextlib.contextmanager
-def explain_missing_names() -> Iterator[None]:
-    """Say what to install if the block fails because a private name is gone from the installed version."""
-    try:
-        yield
-    except AttributeError as error:  # `private` handles what cannot be imported
-        name = missing_name(error)
-        if name is None:
-            raise
-        raise _gone(name) from error
-
-
-def missing_name(error: AttributeError) -> str | None:
-    """Return the name in the table that this package did not find; `None` if the error is about another one."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    is_ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith(_PACKAGE)
-    if not is_ours or not (error.name or "").startswith("_"):  # the user's objects may lack a `get`
-        return None
-    return next((path for path in private_names.EVERY if re.split("[.:]", path)[-1] == error.name), None)
+    """Check that Keras still has each method of a model that a mixin of this package overrides in `cls`."""
+    ours = {name for base in cls.__mro__ if base.__module__.startswith(_RUNTIME) for name in vars(base)}
+    theirs = {name for base in cls.__mro__ if not base.__module__.startswith(_RUNTIME) for name in vars(base)}
+    for name in sorted(ours - theirs - _OWN):
+        if not name.startswith("__"):
+            raise gone(f"Model.{name}")
 
 
 class _Missing:
@@ -78,7 +51,7 @@ class _Missing:
         self.__dict__.update(path=path, error=error)
 
     def _raise(self, *args: object, **kwargs: object) -> NoReturn:
-        raise _gone(self.__dict__["path"]) from self.__dict__["error"]
+        raise gone(self.__dict__["path"]) from self.__dict__["error"]
 
     __call__ = __getattr__ = __setattr__ = __getitem__ = __setitem__ = __contains__ = __iter__ = _raise
     __instancecheck__ = __subclasscheck__ = __eq__ = __hash__ = _raise
@@ -87,7 +60,8 @@ class _Missing:
         return (type("_Missing", (), {"__new__": self._raise, "__getattr__": self._raise}),)
 
 
-def _gone(name: str) -> RuntimeNotSupportedError:
+def gone(name: str) -> RuntimeNotSupportedError:
+    """Return the error for a private name that is gone, which says what to install."""
     versions = find_versions()
     installed = {package: version for package in NEWEST_TESTED if (version := getattr(versions, package))}
     return RuntimeNotSupportedError(

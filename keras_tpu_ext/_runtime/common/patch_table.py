@@ -52,6 +52,8 @@ jax/attention.py
     the kernel for a TPU needs to know what the mask means
   call: keras.layers.GroupQueryAttention._compute_attention_mask, _compute_attention:
     the kernel for a TPU needs to know what the mask means
+jax/compiles.py
+  process: jax._src.compilation_cache.get_file_cache: programs are read from a folder, in which half of one is none
 jax/interleave.py
   call: keras.src.backend.numpy.stack: a TPU is slow to move numbers between lanes
 jax/traced_devices.py
@@ -313,6 +315,7 @@ dropin/out_of_reach.py
   process: tensorflow.python.ops.lookup_ops.StaticVocabularyTable.lookup: a table in a model
   process: tensorflow.python.ops.lookup_ops.MutableHashTable.lookup: a table in a model
   process: tensorflow.python.ops.lookup_ops.DenseHashTable.lookup: a table in a model
+  process: tensorflow.random.Generator.normal, truncated_normal, uniform, binomial: a generator in a model
   process: tensorflow.python.saved_model.function_deserialization.RestoredFunction.__call__: a SavedModel in a model
 """
 

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keras_tpu_ext._runtime.common.missing_names import gone
 from keras_tpu_ext._runtime.common.patch_table import attribute_of
 
 # An object, the name of its attribute in the table, and a function that makes the new attribute from the old one.
@@ -127,6 +128,8 @@ _ATTRIBUTES: dict[tuple[int, str], _Attribute] = {}
 def _attribute(target: Any, path: str) -> _Attribute:
     """Return what is known of an attribute, which may be patched already."""
     name = attribute_of(path)
+    if not hasattr(target, name):
+        raise gone(path)
     known = _ATTRIBUTES.get((id(target), name))
     # The same dispatcher as before, which somebody may have kept, unless it is inside his wrapper now.
     if known is None or not (known.inside or known.found() is known.before or known.found() is known.installed):

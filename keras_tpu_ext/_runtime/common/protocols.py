@@ -211,6 +211,16 @@ class Devices(Protocol):
     def abstract_strategy(self, devices: int) -> OpenedStrategy:
         """Return a strategy for lowering steps, over `devices` devices that need not exist."""
 
+    def compile_cache_dir(self) -> str | None:
+        """Return the folder of the framework's cache of compiled programs, if it has one.
+
+        Raises:
+            RuntimeNotSupportedError: If the framework keeps no compiled programs.
+        """
+
+    def use_compile_cache(self, path: str, cache: Any) -> None:
+        """Ask `cache`, by `get(key)` and `put(key, program)`, for the compiled programs in the folder `path`."""
+
     def shard(
         self,
         opened: OpenedStrategy,
@@ -494,10 +504,7 @@ class ResumableData(Protocol):
     not_exact: str
     read_again: int  # number of batches that were read again to return to the saved position
     seconds: float  # how long that took
-    # Called with each batch that an epoch reads, its number of rows and its index in the pass, in the thread that
-    # reads.
-    see: Callable[[Nest, int, int], None]
-    refusal: CheckpointError | None  # why `fit` cannot go on, after an error in that thread; else `None`
+    refusal: CheckpointError | None  # why `fit` cannot go on, after an error in the thread that reads; else `None`
 
     def refuse(self, error: CheckpointError) -> None:
         """Raise an error that ends `fit`, from whichever thread reads the batches."""

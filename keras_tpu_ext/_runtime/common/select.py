@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Mapping
 
-from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
 from keras_tpu_ext._runtime.common.protocols import Runtime
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 from keras_tpu_ext.machine.versions import check_versions, find_versions, install_command, newer_than_tested
@@ -74,8 +73,7 @@ def load() -> Runtime:
     note = newer_than_tested(find_versions(), legacy=name == "keras2", backend=backend)
     if note and multiprocessing.parent_process() is None:  # not again in each process that loads data
         warnings.warn_explicit(note, UntestedVersionWarning, "keras_tpu_ext", 1)  # without a line of this file
-    with explain_missing_names():
-        runtime: Runtime = importlib.import_module(f"keras_tpu_ext._runtime.{name}").runtime
+    runtime: Runtime = importlib.import_module(f"keras_tpu_ext._runtime.{name}").runtime
     return runtime
 
 

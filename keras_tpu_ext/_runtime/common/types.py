@@ -1,7 +1,7 @@
 """What this package uses of the frameworks' objects, of which no framework has types that are valid on every runtime.
 
 A file about one framework uses that framework's own classes. `__getattr__` stands for attributes that only some
-versions have, and for private ones, which are in `private_names.py`.
+versions have, and for private ones, which `tests/support/private_name_table.py` lists.
 """
 
 # mypy: disable-error-code="explicit-any"

@@ -64,14 +64,12 @@ def functional_of(model: Model) -> Any:
     return model if isinstance(model, Functional) and model.outputs else None
 
 
-@missing_names.explain_missing_names()
 def inputs_and_outputs(model: Model) -> tuple[Nest, Nest] | None:
     """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
     functional = functional_of(model)
     return None if functional is None else (functional._nested_inputs, functional._nested_outputs)
 
 
-@missing_names.explain_missing_names()
 def calls(model: Model) -> list[Call]:
     """Return the calls of layers in a functional model, without those inside its layers."""
     nodes = [node for of_depth in model._nodes_by_depth.values() for node in of_depth]
@@ -81,7 +79,6 @@ def calls(model: Model) -> list[Call]:
     ]
 
 
-@missing_names.explain_missing_names()
 def clone(model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
     """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
     plain = keras.Model(model._nested_inputs, model._nested_outputs, name=model.name)

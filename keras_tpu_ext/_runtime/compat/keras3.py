@@ -11,7 +11,7 @@ from typing import Any
 
 import keras as keras
 
-from keras_tpu_ext._runtime.common.missing_names import explain_missing_names, private
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Tensor, Variable
@@ -64,14 +64,12 @@ def functional_of(model: keras.Model) -> Any:
     return model if isinstance(model, Functional) else None
 
 
-@explain_missing_names()
 def inputs_and_outputs(model: keras.Model) -> tuple[Nest, Nest] | None:
     """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
     functional = functional_of(model)
     return None if functional is None else (functional._inputs_struct, functional._outputs_struct)
 
 
-@explain_missing_names()
 def calls(model: keras.Model) -> list[Call]:
     """Return the calls of layers and operations in a functional model, without those inside its layers."""
     nodes = [node for of_depth in functional_of(model)._nodes_by_depth.values() for node in of_depth]
@@ -81,7 +79,6 @@ def calls(model: keras.Model) -> list[Call]:
     ]
 
 
-@explain_missing_names()
 def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> keras.Model:
     """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
     copies: dict[int, keras.Layer] = {}

@@ -1,7 +1,7 @@
 """Attention on a TPU that matches Keras on a CPU: by a kernel where possible, else by XLA.
 
 Keras 3.10 to 3.15 gives JAX's Splash kernel a causal mask and unscaled logits where neither was requested, and on
-several chips the compiler rejects it; see docs/on_a_tpu.md. Where operations for a TPU are asked for, this package's
+several chips the compiler rejects it; see docs/tpus.md. Where operations for a TPU are asked for, this package's
 kernel takes what suits it, also with dropout.
 """
 

@@ -25,6 +25,8 @@ from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
+from keras_tpu_ext._runtime.jax.compiles import compile_cache_dir as compile_cache_dir
+from keras_tpu_ext._runtime.jax.compiles import use_compile_cache as use_compile_cache
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.memory import live_arrays as live_arrays
 from keras_tpu_ext._runtime.jax.memory import memory_reader as memory_reader

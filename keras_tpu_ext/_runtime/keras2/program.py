@@ -30,7 +30,7 @@ from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
-from keras_tpu_ext.errors import ScopeError
+from keras_tpu_ext.errors import KteWarning, ScopeError
 
 _NOT_KEPT = (
     "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
@@ -79,7 +79,7 @@ class Keras2Program(TensorFlowProgram):
         is_keras_file = str(filepath).endswith(".keras") or save_format == "keras"
         if lost and not is_keras_file and self.process_group().is_chief():
             text = _NOT_KEPT.format(path=filepath, lost=" and ".join(lost))
-            warnings.warn(text, stacklevel=user_stack_level())
+            warnings.warn(text, KteWarning, stacklevel=user_stack_level())
 
     def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> tf.Tensor | None:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""

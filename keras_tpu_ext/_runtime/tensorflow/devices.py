@@ -41,6 +41,19 @@ def as_on_tpu() -> contextlib.AbstractContextManager[None]:
     )
 
 
+def compile_cache_dir() -> str | None:
+    """Raise an error: TensorFlow has no cache of the programs of a TPU."""
+    raise RuntimeNotSupportedError(
+        "strategy_scope(compile_cache=...) is for Keras 3 on JAX; TensorFlow keeps no compiled program of a TPU. "
+        'Write os.environ["KERAS_BACKEND"] = "jax" before the first import of keras, or leave `compile_cache` out.'
+    )
+
+
+def use_compile_cache(path: str, cache: Any) -> None:
+    """Raise an error."""
+    compile_cache_dir()
+
+
 def abstract_strategy(devices: int) -> OpenedStrategy:
     """Return the number of devices; see `common/protocols.py`."""
     return OpenedStrategy(None, devices)

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.common.types import Model, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import keras, saves_each_epoch
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext.errors import KteWarning
 
 # By method of the model: the callback hooks that are called for its batches.
 _BATCH_HOOKS = {
@@ -77,6 +78,7 @@ def _must_see_batches(call: FitCall) -> bool:
             f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '
             "batch by overriding a batch hook. If it can do with one call for several batches, write in its "
             "class: wants_every_batch = False",
+            KteWarning,
             stacklevel=user_stack_level(),
         )
     return bool(names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.random_state import random_state
 from keras_tpu_ext._runtime.common.types import Dataset, Nest, RandomState
-from keras_tpu_ext._runtime.common.worker_signals import heed_signals_in_worker, shared_with_worker
 from keras_tpu_ext._runtime.compat import PyDataset
 from keras_tpu_ext.errors import CheckpointError
 
@@ -45,14 +45,13 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker process needs; the random states are not needed there."""
         others = {"_read_ahead": False, "_random_before": {}, "_lock": None, "restore": None}
-        return {**vars(self), **others, "_shared": shared_with_worker()}
+        return {**vars(self), **others}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state in a worker process."""
-        shared = state.pop("_shared")
+        """Restore the state in a worker process, which leaves Ctrl-C to the training."""
         self.__dict__.update(state)
-        if os.getpid() != self._process:
-            heed_signals_in_worker(shared)
+        if os.getpid() != self._process and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @property
     def order(self) -> list[int] | None:

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 from keras_tpu_ext._runtime import compat
-from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
 from keras_tpu_ext._runtime.common.types import Layer, Loss, Model
 from keras_tpu_ext._runtime.compat import Functional, functional_of, keras, tree
 from keras_tpu_ext._runtime.compat import calls as calls
@@ -28,7 +27,6 @@ def is_compiled(model: Model) -> bool:
     return compat.compiled_with(model) is not None
 
 
-@explain_missing_names()
 def flatten_layers(model: Model) -> list[Layer]:
     """Return all layers of `model` at any depth, in order of creation, without the model itself."""
     return list(model._flatten_layers(include_self=False))
@@ -49,7 +47,6 @@ def repeated_blocks(model: Model) -> list[str]:
     return names
 
 
-@explain_missing_names()
 def output_activations(model: Model) -> list[tuple[str, str, str]]:
     """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
     functional = functional_of(model)

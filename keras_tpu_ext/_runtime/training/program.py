@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain_missing_names
+from keras_tpu_ext._runtime.common.missing_names import check_overrides
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
@@ -168,7 +168,7 @@ class ExactProgram(keras.layers.Layer):
         options = compile_options.compile_options(model, own, given)
         self.scales_loss, self.weights_by_tokens = options.loss_scale is not None, options.weights_by_tokens
         check_overrides(type(model))
-        with explain_missing_names(), self.own_scope():
+        with self.own_scope():
             stock(**{**options.of_keras, **COMPILE_OPTIONS})
             if self.is_plain:
                 self.attach()
@@ -236,7 +236,6 @@ class ExactProgram(keras.layers.Layer):
         self.set_untracked(running=call)
         try:
             with contextlib.ExitStack() as stack:
-                stack.enter_context(explain_missing_names())
                 if method == "fit":
                     stack.enter_context(running_fit(self.model))
                 stack.enter_context(self.explained_out_of_memory(call))

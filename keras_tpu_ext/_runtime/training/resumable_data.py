@@ -53,7 +53,6 @@ class ResumablePasses:
         self.not_exact = ""
         self.read_again = 0
         self.seconds = 0.0
-        self.see: Callable[[Nest, int, int], None] = lambda batch, rows, index: None
         self.refusal: CheckpointError | None = None
 
     def refuse(self, error: CheckpointError) -> None:
@@ -249,10 +248,7 @@ class _Pass:
                 return
             self._data.draws |= fingerprint_of_random_state() != before
             self._read += 1
-            rows = _rows_of(batch)
-            self._rows = max(self._rows, rows)
-            if self._data.has_begun or self._data.begins_before_epoch:
-                self._data.see(batch, rows, self._read - 1)
+            self._rows = max(self._rows, _rows_of(batch))
             if self._read == self.resumed_at + 1 and self._source.depends_on_earlier:
                 self._take_early()
             yield batch

@@ -1,1 +1,1 @@
-"""Advice on a `tf.data` pipeline, and the rewriting that follows it."""
+"""Advice on a `tf.data` pipeline, and what follows of it that changes no element."""

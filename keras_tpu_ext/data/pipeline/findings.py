@@ -11,35 +11,47 @@ import tensorflow as tf
 from keras_tpu_ext.data.pipeline import nodes
 from keras_tpu_ext.data.pipeline.advice import Finding
 from keras_tpu_ext.data.pipeline.effects import effects_of
-from keras_tpu_ext.data.pipeline.rewriting import READS, has_threads, is_prefetched, opens_files_in_parallel
 from keras_tpu_ext.data.skipped import is_reader
 
+# TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
+# takes some 20 ms, so two threads open 100 files a second and 64 threads 3200 (benchmarks/input_ladder.py).
+THREADS = 64
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
-_THREADS = f"options.threading.private_threadpool_size = {READS}; dataset = dataset.with_options(options)"
+_OPTION = f"options.threading.private_threadpool_size = {THREADS}; dataset = dataset.with_options(options)"
+SLOW = ("map", "autotune", "interleave", "flat_map", "from-generator", "python", "cache-after-shuffle")  # kinds
 _ROWS = 8  # a TPU processes rows in groups of eight
 _MANY, _SMALL = 1000, 2**20  # files, and bytes of one
 _PART = 0.1  # of the elements that a shuffle buffer should hold
 
 
 def find(dataset: nodes.Node, replicas: int, tpu: str) -> list[Finding]:
-    """Return all findings, without gains."""
+    """Return all findings."""
     pipeline = list(nodes.nodes_of(dataset))
     found = [*_sequential(dataset, pipeline), *_python(pipeline), *_caches(pipeline), *_images(dataset, pipeline)]
     found += [*_batches(dataset, pipeline, replicas), *_shuffles(pipeline), *_files(pipeline, tpu)]
     return found
 
 
+def has_too_few_threads(dataset: nodes.Node) -> bool:
+    """Return whether a map opens files on the threads that TensorFlow has for all; an interleave has its own."""
+    maps = (node for node in nodes.nodes_of(dataset) if nodes.class_name(node) in (nodes.MAP, nodes.PARALLEL_MAP))
+    opens_files = any(effects_of(node).reads_files for node in maps)
+    return opens_files and not dataset.options().threading.private_threadpool_size
+
+
 def _sequential(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Finding]:
-    """Find what does not run in parallel; the kinds are those of `Rewriting`."""
+    """Find what does not run in parallel. TensorFlow itself makes maps without state, and batches, parallel."""
     inside = {id(one) for node in pipeline if is_reader(node) for one in nodes.nodes_of(node)}  # of ours
     own = [node for node in pipeline if id(node) not in inside]
-    maps = [node for node in own if nodes.class_name(node) == nodes.MAP and not effects_of(node).runs_python]
-    if maps:
-        names = ", ".join(dict.fromkeys(map(nodes.function_name, maps)))
-        reads = any(effects_of(node).reads_files for node in maps)
-        line = f".map({nodes.function_name(maps[0])}, {f'num_parallel_calls={READS}' if reads else _PARALLEL})"
-        line += f", and {_THREADS}" if reads and not has_threads(dataset) else ""
-        yield Finding("map", f"map({names}) works on one element at a time.", line)
+    of_maps = [(node, effects_of(node)) for node in own if nodes.class_name(node) == nodes.MAP]
+    drawing = [node for node, effects in of_maps if effects.draws and not effects.runs_python]
+    if drawing:
+        names = ", ".join(dict.fromkeys(map(nodes.function_name, drawing)))
+        what = f"map({names}) draws random numbers in turn, so it works on one element at a time."
+        yield Finding("map", what, f".map({nodes.function_name(drawing[0])}, {_PARALLEL})")
+    if dataset.options().autotune.enabled is False:
+        what = "Autotuning is off: maps and batches without num_parallel_calls are made one at a time."
+        yield Finding("autotune", what, "dataset, without options.autotune.enabled = False")
     found: set[str] = set()
     for node in own:
         kind, name = nodes.class_name(node), nodes.function_name(node)
@@ -50,21 +62,14 @@ def _sequential(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Fin
             yield Finding("interleave", f"interleave({name}) reads one of its inputs at a time.", parallel)
         elif kind == nodes.FLAT_MAP and effects_of(node).reads_files:
             yield Finding("flat_map", f"flat_map({name}) opens one file after the other.", parallel)
-        elif kind == nodes.BATCH:
-            size = nodes.attribute(node, "_batch_size")
-            line = f".batch({size}, {_PARALLEL})"
-            yield Finding("batch", f"batch({size}) copies one element at a time into a batch.", line)
         else:
             continue
         found.add(kind)
-    if opens_files_in_parallel(dataset) and not has_threads(dataset):
+    if has_too_few_threads(dataset):
         what = (
             f"Files are opened by a thread for each core ({os.cpu_count()}), which wait for storage most of the time."
         )
-        yield Finding("threads", what, _THREADS)
-    if not is_prefetched(dataset):
-        what = "Nothing is prefetched at the end: while the devices train, no batch is made ahead."
-        yield Finding("prefetch", what, "dataset = dataset.prefetch(tf.data.AUTOTUNE)")
+        yield Finding("threads", what, _OPTION)
 
 
 def _python(pipeline: list[nodes.Node]) -> Iterator[Finding]:
@@ -169,10 +174,7 @@ def _rows(spec: Any) -> Any:
 
 def _has_no_hidden_batch(pipeline: list[nodes.Node]) -> bool:
     """Return whether no source or unknown transformation gives batches."""
-    known = all(
-        nodes.node_type(node) or nodes.class_name(node) in nodes.JOINS or not nodes.inputs_of(node)
-        for node in pipeline
-    )
+    known = all(nodes.is_known(node) or not nodes.inputs_of(node) for node in pipeline)
     gives_batches = any(effects_of(one).is_generator or nodes.class_name(one) == nodes.TENSORS for one in pipeline)
     return known and not gives_batches
 

@@ -37,33 +37,24 @@ class OptimizationReport(Report):
         return "\n".join(lines + (["Left as it was:", *(f"- {one}" for one in self.left)] if self.left else []))
 
 
-def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool = False, cache_bytes: int = 0) -> Any:
+def optimize(dataset: Any, *, allow_reorder: bool = False) -> Any:
     """Return a dataset that gives the elements of `dataset` in the same order, faster.
 
-    Functions of `map` run in parallel, on 64 threads if they open files; `interleave` opens files ahead; batches are
-    copied in parallel; the end is prefetched. Anything that could change an element or the order is left as it is,
-    and the report says why, and what to write: functions that draw random numbers, read variables or run Python, a
-    `flat_map` that opens files, a cache after a shuffle, and datasets before a `zip`. One line is logged.
-
-    No function is traced again, and seeds are kept. A shuffle or cache after a change starts anew. A shuffle without
-    a seed that keeps its order, and a cache of random elements, are left as they are, with everything before them,
-    because another dataset may rely on them, such as the other part of a split.
+    If a `map` opens files, it gets 64 threads: most of them wait for storage. TensorFlow itself makes maps without
+    state, and batches, parallel, and prefetches the end. What else makes it slow cannot be changed without another
+    order or other elements: the report says what, and what to write. One line is logged.
 
     Call it last, on the dataset that goes to `fit`.
 
     Args:
         dataset: A `tf.data.Dataset`, of batches or not.
         allow_reorder: Whether elements may come in another order; `False` by default.
-        allow_stateful: Whether functions that draw random numbers, read variables or run Python may run in parallel,
-            which draws the numbers in another order; `False` by default.
-        cache_bytes: Maximum memory of a new cache, in bytes; 0 (default) adds none. It goes where the elements are
-            the same in every epoch, and only if their size is known beforehand.
 
     Returns:
         A `tf.data.Dataset` with the same `element_spec` and cardinality; `optimization_report` says what was done.
 
     Raises:
-        ArgumentError: If `dataset` is not a `tf.data.Dataset`, or `cache_bytes` is not a number of at least 0.
+        ArgumentError: If `dataset` is not a `tf.data.Dataset`.
         MissingExtraError: If TensorFlow is not installed.
 
     Example:
@@ -71,7 +62,9 @@ def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool 
         import tensorflow as tf
         import keras_tpu_ext as kte
 
-        dataset = tf.data.Dataset.range(10_000).map(lambda x: x * x).batch(128)
+        for number in range(8):
+            tf.io.write_file(f"texts/{number}.txt", f"text {number}")
+        dataset = tf.data.Dataset.list_files("texts/*.txt", shuffle=False).map(tf.io.read_file).batch(4)
         faster = kte.data.optimize(dataset)
         print(kte.data.optimization_report(faster))
         for before, after in zip(dataset, faster):  # the same elements in the same order
@@ -79,20 +72,22 @@ def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool 
         ```
     """
     check_dataset(dataset, "kte.data.optimize")
-    if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int | float) or not cache_bytes >= 0:
-        raise ArgumentError(
-            f"cache_bytes must be a number of bytes of at least 0; got {cache_bytes!r}. Write cache_bytes=4 * 2**30 "
-            "for 4 GiB."
-        )
-    from keras_tpu_ext.data.pipeline.rewriting import Rewriting  # it imports TensorFlow
+    import tensorflow as tf
 
-    rewriting = Rewriting(
-        dataset, allow_reorder=allow_reorder, allow_stateful=allow_stateful, cache_bytes=cache_bytes
-    )
-    made = rewriting.apply()
-    report = OptimizationReport(tuple(rewriting.done), tuple(dict.fromkeys(rewriting.left)))
-    _REPORTS[made] = report
-    _LOG.info("optimize: %s (left: %d)", "; ".join(report.done) or "nothing to change", len(report.left))
+    from keras_tpu_ext.data.pipeline.findings import SLOW, THREADS, find, has_too_few_threads
+
+    options, done = tf.data.Options(), []
+    if has_too_few_threads(dataset):
+        options.threading.private_threadpool_size = THREADS
+        done.append(f"{THREADS} threads open files, since most of them wait for storage")
+    if allow_reorder:
+        options.deterministic = False
+        done.append("elements come in the order in which they are ready")
+    made = dataset.with_options(options)
+    vars(made).update({name: value for name, value in vars(dataset).items() if not name.startswith("_")})
+    left = [f"{one.what} Write {one.write}" for one in find(made, 1, "") if one.kind in SLOW]
+    _REPORTS[made] = OptimizationReport(tuple(done), tuple(left))
+    _LOG.info("optimize: %s (left: %d)", "; ".join(done) or "nothing to change", len(left))
     return made
 
 
@@ -108,7 +103,7 @@ def optimization_report(dataset: Any) -> OptimizationReport:
         import keras_tpu_ext as kte
 
         dataset = tf.data.Dataset.range(1000).map(lambda x: x + tf.random.uniform([], maxval=9, dtype=tf.int64))
-        faster = kte.data.optimize(dataset.map(lambda x: x * x).batch(128))
+        faster = kte.data.optimize(dataset.batch(128))
         report = kte.data.optimization_report(faster)
         print(report.done)  # what was changed
         print(report.left)  # what was not, and why

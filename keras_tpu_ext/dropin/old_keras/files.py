@@ -55,8 +55,7 @@ def install() -> None:
             **{f"keras.{where}.save_model": _save_model for where in ("models", "saving")},
         }
     )
-    for layer in (old_layers.ThresholdedReLU, old_layers.LocallyConnected1D, old_layers.LocallyConnected2D):
-        add(layers, layer.__name__, layer)  # where HDF5 files find layers
+    add(layers, "ThresholdedReLU", old_layers.ThresholdedReLU)  # where HDF5 files find layers
 
 
 def _model_from_json(stock: Function, json_string: str, custom_objects: Any = None) -> Any:

@@ -72,21 +72,6 @@ def rotate(
     return transform(images, turned, interpolation, fill_mode, None, name, fill_value)
 
 
-def translate(
-    images: Any,
-    translations: Any,
-    interpolation: str = "nearest",
-    fill_mode: str = "constant",
-    name: str | None = None,
-    fill_value: Any = 0.0,
-) -> Any:
-    """Return images moved by [dx, dy], as in Addons."""
-    by = tf.reshape(tf.convert_to_tensor(translations, tf.float32), [-1, 2])
-    zero = tf.zeros_like(by[:, 0])
-    moved = tf.stack([zero + 1, zero, -by[:, 0], zero, zero + 1, -by[:, 1], zero, zero], axis=1)
-    return transform(images, moved, interpolation, fill_mode, None, name, fill_value)
-
-
 def _mask_size(mask_size: Any) -> Any:
     """Return the mask's height and width."""
     size = tf.convert_to_tensor(mask_size)

@@ -106,20 +106,6 @@ def triplet_hard_loss(
     return ops.cast(ops.mean(losses), ops.convert_to_tensor(y_pred).dtype)
 
 
-def contrastive_loss(y_true: Any, y_pred: Any, margin: float = 1.0) -> Any:
-    """Return the loss of distances: of ones their square, of zeros how much they lack of the margin."""
-    y_true, y_pred = _pair(y_true, y_pred)
-    return y_true * ops.square(y_pred) + (1 - y_true) * ops.square(ops.maximum(margin - y_pred, 0))
-
-
-def pinball_loss(y_true: Any, y_pred: Any, tau: Any = 0.5) -> Any:
-    """Return the loss of a prediction of the quantile `tau`."""
-    y_true, y_pred = _pair(y_true, y_pred)
-    missing = y_true - y_pred
-    tau = ops.expand_dims(ops.cast(tau, y_pred.dtype), 0)
-    return ops.mean(ops.maximum(tau * missing, (tau - 1) * missing), axis=-1)
-
-
 def _reduction(reduction: Any) -> Any:
     """Return what Keras 3 calls a reduction of Keras 2."""
     return {"auto": "sum_over_batch_size", "none": None}.get(reduction, reduction)
@@ -196,21 +182,3 @@ class TripletHardLoss(_Triplets):
     ) -> None:
         del kwargs  # as TensorFlow Addons does
         super().__init__(triplet_hard_loss, name, margin=margin, soft=soft, distance_metric=distance_metric)
-
-
-@_register
-class ContrastiveLoss(_Loss):
-    """See `contrastive_loss`."""
-
-    def __init__(
-        self, margin: float = 1.0, reduction: Any = "sum_over_batch_size", name: str = "contrastive_loss"
-    ) -> None:
-        super().__init__(contrastive_loss, reduction, name, margin=margin)
-
-
-@_register
-class PinballLoss(_Loss):
-    """See `pinball_loss`."""
-
-    def __init__(self, tau: Any = 0.5, reduction: Any = "auto", name: str = "pinball_loss") -> None:
-        super().__init__(pinball_loss, reduction, name, tau=tau)

@@ -111,14 +111,6 @@ class AdamW(_Adam):
 
 
 @_register
-class LazyAdam(_Adam):
-    """Adam: unlike in Addons it is not lazy, as gradients of an Embedding are dense here."""
-
-    def __init__(self, learning_rate: Any = 0.001, *args: Any, name: str = "LazyAdam", **kwargs: Any) -> None:
-        super().__init__(learning_rate, *args, name=name, **kwargs)
-
-
-@_register
 class RectifiedAdam(_Adam):
     """Adam whose first steps are of gradient descent, with a warm-up if `total_steps` are given, as in Addons."""
 

@@ -6,7 +6,6 @@ the same order.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -38,18 +37,6 @@ def preprocess_input(x: Any, **kwargs: Any) -> Any:
     del kwargs  # modules of Keras
     x = x.astype("float32") if isinstance(x, np.ndarray) else x
     return (x / 255.0 - _MEAN) / _STD
-
-
-def center_crop_and_resize(
-    image: np.ndarray[Any, Any], image_size: int, crop_padding: int = 32, interpolation: str = "bicubic"
-) -> Any:
-    """Return the middle of an image, resized."""
-    resize = importlib.import_module("skimage.transform").resize
-    order = {"nearest": 0, "bilinear": 1, "biquadratic": 2, "bicubic": 3}[interpolation]
-    size = int(image_size / (image_size + crop_padding) * min(image.shape[:2]))
-    top, left = ((length - size + 1) // 2 for length in image.shape[:2])
-    middle = image[top : top + size, left : left + size]
-    return resize(middle, (image_size, image_size), order=order, preserve_range=True)
 
 
 def _network(number: int) -> Callable[..., Any]:

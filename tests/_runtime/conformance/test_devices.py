@@ -1,3 +1,5 @@
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -31,6 +33,28 @@ def test_open_gpus_and_tpus_that_are_not_there():
 def test_one_process_is_its_own_chief():
     assert _runtime.devices.num_workers() == 1
     assert _runtime.devices.is_chief()
+
+
+def test_compiled_programs_are_kept_on_jax_only(tmp_path):
+    if keras.backend.backend() != "jax":
+        with pytest.raises(errors.RuntimeNotSupportedError, match="for Keras 3 on JAX"):
+            _runtime.devices.compile_cache_dir()
+        with pytest.raises(errors.RuntimeNotSupportedError, match="for Keras 3 on JAX"):
+            _runtime.devices.use_compile_cache(str(tmp_path), {})
+        return
+    import jax
+
+    before = _runtime.devices.compile_cache_dir()
+    programs: dict[str, bytes] = {}
+    cache = types.SimpleNamespace(get=programs.get, put=programs.__setitem__, _path=tmp_path)
+    try:
+        _runtime.devices.use_compile_cache(str(tmp_path), cache)
+        assert _runtime.devices.compile_cache_dir() == str(tmp_path)
+        assert float(jax.jit(lambda x: x * 3)(2.0)) == 6
+        assert len(programs) == 1
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        jax.experimental.compilation_cache.compilation_cache.reset_cache()
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

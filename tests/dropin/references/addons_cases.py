@@ -43,7 +43,6 @@ OPTIMIZERS = [
     ("LAMB", {"learning_rate": 0.1}),
     ("LAMB", {"learning_rate": 0.1, "weight_decay": 0.05, "exclude_from_weight_decay": ["bias"]}),
     ("LAMB", {"learning_rate": 0.1, "weight_decay": 0.05, "exclude_from_layer_adaptation": ["kernel"]}),
-    ("LazyAdam", {"learning_rate": 0.1}),
     ("Lookahead", {"optimizer": _ADAM, "sync_period": 3, "slow_step_size": 0.4}),
     ("Lookahead", {"optimizer": Inner("RectifiedAdam", learning_rate=0.1, weight_decay=0.01)}),
     ("Lookahead", {"optimizer": Inner("SGD", learning_rate=_DECAY), "sync_period": 2}),
@@ -107,9 +106,6 @@ LOSSES = [
     ("TripletHardLoss", {"soft": True, "distance_metric": "squared-L2"}, "labels", "embeddings"),
     ("TripletHardLoss", {"margin": 0.3, "distance_metric": "angular"}, "binary", "embeddings"),
     ("TripletHardLoss", {}, "labels", "close"),
-    ("ContrastiveLoss", {}, "binary", "chances"),
-    ("PinballLoss", {"tau": 0.2}, "real", "predicted"),
-    ("PinballLoss", {"tau": 0.9, "reduction": "none"}, "real", "predicted"),
 ]
 
 # Name, arguments, and batches: labels, predictions, weights.
@@ -197,8 +193,6 @@ IMAGES = [
         "images",
         {"transforms": [1.0, 0, 0, 0, 1, 0, 0.01, 0], "output_shape": [5, 6], "fill_mode": "wrap"},
     ),
-    ("translate", "images", {"translations": [1, -2]}),
-    ("translate", "image", {"translations": [1.5, 0.5], "interpolation": "bilinear", "fill_mode": "reflect"}),
     ("cutout", "images", {"mask_size": (2, 4), "offset": (3, 4), "constant_values": 1}),
     ("random_cutout", "images", {"mask_size": (20, 20)}),
 ]

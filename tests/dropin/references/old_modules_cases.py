@@ -120,8 +120,6 @@ def _layer(layer, shape):
 def layers():
     made = tf.keras.layers
     return {
-        "local1d": _layer(made.LocallyConnected1D(3, 3, strides=2, activation="tanh"), (8, 2)),
-        "local2d": _layer(made.LocallyConnected2D(2, (2, 3), strides=(1, 2), use_bias=False), (4, 6, 3)),
         "threshold": _layer(made.ThresholdedReLU(0.3), (5,)),
         "batch": _layer(made.experimental.SyncBatchNormalization(epsilon=0.1, beta_initializer="ones"), (4,)),
         "rescaling": _layer(made.experimental.preprocessing.Rescaling(1 / 255, offset=-1), (4,)),

@@ -66,7 +66,7 @@ keras.applications: applications.regnet applications.resnet_rs applications.resn
 keras.applications.mobilenet_v2: applications.mobilenetv2
 keras.src.legacy.saving.legacy_h5_format: saving.hdf5_format saving.legacy.hdf5_format
 {OURS}.old_names: legacy.interfaces
-{OURS}.scikit_learn: wrappers.scikit_learn
+keras.wrappers: wrappers.scikit_learn
 """)
 
 # Old names, each with what it is now; one that ends with a dot is the module that has the name.
@@ -81,7 +81,6 @@ engine.node: Node=keras.src.ops.node.
 models: Input=keras. Layer=keras. model_from_config=keras.src.legacy.saving.saving_utils.
 layers: AbstractRNNCell=keras.Layer CuDNNGRU=keras.layers.GRU CuDNNLSTM=keras.layers.LSTM
   Deconvolution2D=keras.layers.Conv2DTranspose Deconvolution3D=keras.layers.Conv3DTranspose
-  LocallyConnected1D={OURS}.old_layers. LocallyConnected2D={OURS}.old_layers.
   RandomHeight=keras._tf_keras.keras.layers. RandomWidth=keras._tf_keras.keras.layers.
   ThresholdedReLU={OURS}.old_layers. merge._Merge=keras.src.layers.merging.base_merge.Merge
   merging.base_merge._Merge=keras.src.layers.merging.base_merge.Merge
@@ -141,8 +140,11 @@ _OUT_OF_REACH = {
         layers.DenseFeatures experimental.SequenceFeatures""",
     ("Keras 3 has no such layer", "a `keras.Layer` of your own, with its formula"): """
         layers.Highway layers.MaxoutDense layers.Merge layers.Recurrent layers.ConvRecurrent2D
+        layers.LocallyConnected1D layers.LocallyConnected2D
         layers.experimental.RandomFourierFeatures layers.kernelized.RandomFourierFeatures
         experimental.PeepholeLSTMCell""",
+    ("Keras 3 has wrappers with other arguments", "keras.wrappers.SKLearnClassifier(model) or SKLearnRegressor"): """
+        wrappers.scikit_learn.KerasClassifier wrappers.scikit_learn.KerasRegressor""",
     ("Keras 3 has no functions that make layers of Keras 1", "keras.layers.concatenate, add or multiply"): """
         layers.merge.merge""",
     ("Keras 3 has no such metric", "a `keras.metrics.Metric` of your own"): """

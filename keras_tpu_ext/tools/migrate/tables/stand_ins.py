@@ -8,19 +8,18 @@ _EFFICIENTNETS = " ".join(f"EfficientNetB{size}" for size in range(8))
 
 # A module's old name, the names in it, and the file of the drop-in that has these.
 _TABLE = read_rows(f"""
-efficientnet: preprocess_input center_crop_and_resize = efficientnet
-efficientnet.tfkeras, efficientnet.keras: {_EFFICIENTNETS} preprocess_input center_crop_and_resize = efficientnet
+efficientnet: preprocess_input = efficientnet
+efficientnet.tfkeras, efficientnet.keras: {_EFFICIENTNETS} preprocess_input = efficientnet
 kaggle_datasets: KaggleDatasets = kaggle
 tensorflow_addons:
-tensorflow_addons.optimizers: AdamW RectifiedAdam LAMB LazyAdam = addons_optimizers; Lookahead SWA = addons_averaging
+tensorflow_addons.optimizers: AdamW RectifiedAdam LAMB = addons_optimizers; Lookahead SWA = addons_averaging
 tensorflow_addons.losses: SigmoidFocalCrossEntropy sigmoid_focal_crossentropy TripletSemiHardLoss
-  triplet_semihard_loss TripletHardLoss triplet_hard_loss ContrastiveLoss contrastive_loss PinballLoss pinball_loss
-  = addons_losses
+  triplet_semihard_loss TripletHardLoss triplet_hard_loss = addons_losses
 tensorflow_addons.metrics: F1Score FBetaScore CohenKappa = addons_metrics
 tensorflow_addons.layers: GroupNormalization InstanceNormalization WeightNormalization = addons_layers
 tensorflow_addons.activations: mish gelu = addons_activations
-tensorflow_addons.image: rotate transform translate cutout random_cutout = addons_image
-tensorflow_addons.callbacks: TQDMProgressBar TimeStopping = addons_callbacks
+tensorflow_addons.image: rotate transform cutout random_cutout = addons_image
+tensorflow_addons.callbacks:
 """)
 
 STAND_INS: dict[str, dict[str, str]] = {
@@ -34,6 +33,9 @@ STAND_INS: dict[str, dict[str, str]] = {
 _INSTEAD = read_rows("""
 tensorflow_addons: the same in keras.ops, in a class of your own
 tensorflow_addons.optimizers.MovingAverage: use_ema=True in the optimizer of Keras
+tensorflow_addons.optimizers.LazyAdam: keras.optimizers.Adam
+tensorflow_addons.callbacks.TQDMProgressBar: verbose=1 in fit, whose bar Keras draws
+tensorflow_addons.callbacks.TimeStopping: keras_tpu_ext.callbacks.AutoResume(folder, deadline_s=seconds)
 tensorflow_addons.layers.GELU: keras.layers.Activation(tfa.activations.gelu)
 tensorflow_addons.layers.SpectralNormalization: keras.layers.SpectralNormalization
 tensorflow_addons.layers.MultiHeadAttention: keras.layers.MultiHeadAttention, which has other arguments

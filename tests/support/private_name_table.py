@@ -1,9 +1,9 @@
-"""The private names of Keras, TensorFlow and JAX that this package uses: the only table that tests and errors read.
+"""The private names of Keras, TensorFlow and JAX that this package uses.
 
 They may disappear in any version. `tests/_runtime/test_private_names.py` checks that every private import and every
 foreign attribute with an underscore in the package is listed here, and that the installed versions still have it.
 `module:name` can be looked up without an object; `Class.name` is an attribute that only an instance has. Each line of
-a table has what several names begin with, and how each goes on. `missing_names.py` handles names that are gone.
+a table has what several names begin with, and how each goes on.
 """
 
 
@@ -75,6 +75,7 @@ Trainer. _call_has_training_arg _distribute_strategy
 
 KERAS3_JAX = _names("""
 jax._src.compiler: CompileOptions compile_or_get_cached
+jax._src.compilation_cache: get_file_cache
 jax._src.distributed:global_state. client process_id
 jax._src.interpreters.mlir: make_ir_context module_to_bytecode
 jax._src.lib: tpu
@@ -173,18 +174,14 @@ tensorflow.python.eager.context: context global_seed
 tensorflow.python.eager.polymorphic_function.tracing_compilation: _graph_building_time_counter
 tensorflow.python.framework.ops: gradient_registry
 tensorflow.python.framework.kernels: get_registered_kernels_for_op
-tensorflow.python.framework.op_def_registry: get
 tensorflow.python.saved_model.save_context: save_context
 DistributedVariable. _primary
 tensorflow:Graph. _get_function
-tensorflow:data.Dataset. _common_args _functions _inputs
+tensorflow:data.Dataset. _functions _inputs
 Dataset. _variant_tensor
 OwnedIterator. _iterator_resource
 PerReplicaSpec. _value_specs
 StructuredFunctionWrapper. _func
-_MapDataset. _input_dataset
-_ParallelMapDataset. _deterministic
-_ShuffleDataset. _reshuffle_each_iteration
 _SingleWorkerDatasetIteratorSpec. _element_spec
 _SingleWorkerOwnedDatasetIterator. _worker
 _TensorSliceDataset. _tensors
@@ -193,7 +190,6 @@ _TensorSliceDataset. _tensors
 # Names that older TensorFlow versions lack and are not asked for.
 NEWER_TENSORFLOW = _names("""
 tensorflow.python.data.experimental.ops.iterator_model_ops: get_model_proto
-_ParallelMapDataset. _force_synchronous
 """)
 
 BEFORE_TENSORFLOW_2_19 = ("tensorflow.tsl.protobuf.coordination_config_pb2:CoordinatedJob",)
