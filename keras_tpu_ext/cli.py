@@ -6,6 +6,8 @@ The exit status is 0 if the report is good, 1 if it is not and 2 if there is non
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -135,12 +137,13 @@ def _builder(options: argparse.Namespace, batches: list[Any]) -> Callable[[], An
     return build
 
 
-def _preflight_report(options: argparse.Namespace) -> PreflightReport:
+def _preflight_report(options: argparse.Namespace, *, exact: bool = False) -> PreflightReport:
     if options.plot:
         new_figure("--plot")  # fail before anything that takes time
     found: list[Any] = []
     build = _builder(options, found)
-    model = _runtime.probes.call_abstractly(build)
+    with _runtime.models.exact_models(_runtime.TrainStep) if exact else contextlib.nullcontext():
+        model = _runtime.probes.call_abstractly(build)
     batch, pipeline, per_replica = found[0], None, None
     if options.data is not None:
         batch = parse_reference(options.data)()
@@ -162,6 +165,32 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
         timeout_s=options.timeout,
         progress=not options.quiet,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """A preflight, and the file of its programs, which there is if it is good."""
+
+    report: PreflightReport
+    compiled: tuple[str, str] | None  # its path and its SHA-256
+
+    @property
+    def ok(self) -> bool:
+        return self.report.ok
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.report.to_dict(), "compiled": self.compiled}
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def _compile_report(options: argparse.Namespace) -> _Compiled:
+    report = _preflight_report(options, exact=True)
+    if not report.ok:
+        return _Compiled(report, None)
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):  # of the line to write
+        return _Compiled(report, (options.out, report.save(options.out)))
 
 
 def _plan_report(options: argparse.Namespace) -> PlanReport:
@@ -211,8 +240,9 @@ def _migrate_report(options: argparse.Namespace) -> MigrationReport:
 
 _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "parity": _parity_report,
-    "doctor": lambda options: doctor(paths=options.paths, start=options.start),
+    "doctor": lambda options: doctor(paths=options.paths, start=options.start, compiled=options.compiled),
     "preflight": _preflight_report,
+    "compile": _compile_report,
     "plan": _plan_report,
     "advise": _advise_report,
     "resume": lambda options: resume_report(options.directory),

@@ -279,11 +279,32 @@ def asked(monkeypatch):
 
     def ask(model, batch, target, per_replica_batch, **options):
         calls.append({"model": model, "batch": batch, "target": target, "per_replica": per_replica_batch, **options})
-        return report(fault=ask.fault, **({} if ask.fault is None else {"memory": None}))
+        changes = {} if ask.fault is None else {"memory": None}
+        return report(fault=ask.fault, _save=lambda path: calls.append(path) or "ab" * 32, **changes)
 
     ask.fault, ask.calls = None, calls
     monkeypatch.setattr(cli, "preflight", ask)
     return ask
+
+
+def test_compile_writes_a_file_of_a_model_with_the_exact_step_and_json_has_its_digest(folder, asked, capsys):
+    line = f'kte.strategy_scope(compiled=("step.kte", "{"ab" * 32}"))\n'
+    assert cli.main(["compile", "cli_models:model"]) == 0
+    assert capsys.readouterr().out.startswith(f"{line}'resnet50' on v5e-8")
+    call, path = asked.calls
+    assert isinstance(call["model"], _runtime.TrainStep)
+    assert path == "step.kte"
+    assert cli.main(["compile", "cli_models:model", "--out", "other.kte", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["compiled"] == ["other.kte", "ab" * 32]
+    assert err == line.replace("step", "other")
+
+
+def test_compile_writes_nothing_of_what_does_not_compile(folder, asked, capsys):
+    asked.fault = Fault("no", "dense")
+    assert cli.main(["compile", "cli_models:model", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["compiled"] is None
+    assert len(asked.calls) == 1
 
 
 @pytest.mark.parametrize(

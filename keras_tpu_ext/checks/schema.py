@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -84,6 +85,17 @@ def text(value: Any, where: str) -> str:
     if type(value) is not str:
         raise MismatchError(where, "a text", value)
     return value
+
+
+def matching(pattern: re.Pattern[str], needed: str) -> Check:
+    """Return the check of a text that a pattern matches."""
+
+    def check(value: Any, where: str) -> str:
+        if type(value) is not str or not pattern.fullmatch(value):
+            raise MismatchError(where, needed, value)
+        return value
+
+    return check
 
 
 def file_name(value: Any, where: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import gzip
@@ -37,7 +38,7 @@ from keras_tpu_ext.preflight._hlo.flops import KERNEL, digest_of
 from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles, cycles_of
 from keras_tpu_ext.preflight.targets import Target
 
-_CACHE_VERSION = 6
+_CACHE_VERSION = 7
 _CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 _FACTS = {
@@ -65,6 +66,10 @@ class Compiled:
     facts: dict[str, Any]  # sizes, times and versions, see `_compile_worker.py`, and the cycles of kernels
     error: str = ""  # the compiler's error; empty if it compiles
     from_cache: bool = False  # whether it was compiled in an earlier call
+    # The compiled program as JAX serialises it, and what it was compiled for. They are not kept in the cache, where
+    # whoever can write could put machine code.
+    executable: bytes = b""
+    machine: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def compile_for(
@@ -76,14 +81,16 @@ def compile_for(
     progress: Callable[[float], None],
 ) -> Compiled:
     """Compile a lowered step for a TPU slice."""
-    versions = compiler_versions()
+    versions = compiler_versions(target)
     job = {
         "topology": target.topology,
         "options": target.topology_options,
+        "devices": target.devices,
         "partitions": lowered.partitions,
         "results": lowered.results,
+        "compile_options": base64.b64encode(lowered.compile_options).decode(),
     }
-    environment = _environment()
+    environment = _environment(target)
     key = _cache_key(lowered.identity, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))
     cached = None if cache_dir is None else Path(cache_dir) / f"{key}.json.gz"
     if cached is not None and (found := _read_cache(cached)) is not None:
@@ -102,21 +109,22 @@ def compile_for(
                 f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
                 "Write: pip install --upgrade 'jax[tpu]'"
             )
-        error = facts.pop("error", "")
+        error, machine = facts.pop("error", ""), facts.pop("machine", {})
         hlo = "" if error else (folder / "module.hlo").read_text()
+        executable = b"" if error else (folder / "executable").read_bytes()
         if not error:
             facts["kernels"] = _kernels(folder, environment, timeout_s, progress) if KERNEL in hlo else {}
-    compiled = Compiled(hlo, {**facts, "versions": versions}, error)
+    compiled = Compiled(hlo, {**facts, "versions": versions}, error, executable=executable, machine=machine)
     # No other errors: they may be caused by the machine.
     if cached is not None and (not error or "RESOURCE_EXHAUSTED" in error):
         _write_cache(cached, compiled)
     return compiled
 
 
-def compiler_versions() -> dict[str, str]:
-    """Return the versions of jax, jaxlib and libtpu, without importing them."""
+def compiler_versions(target: Target) -> dict[str, str]:
+    """Return the versions of jax, jaxlib and, for a TPU, libtpu, without importing them."""
     found = {}
-    for name in ("jax", "jaxlib", "libtpu"):
+    for name in ("jax", "jaxlib") if target.is_cpu else ("jax", "jaxlib", "libtpu"):
         version = installed_version(name)
         if version is None:
             raise MissingExtraError(
@@ -133,8 +141,13 @@ def default_cache_dir() -> Path:
     return Path(base) / "keras_tpu_ext" / "preflight"
 
 
-def _environment() -> dict[str, str]:
+def _environment(target: Target) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_TPU_VARIABLES)}
+    if target.is_cpu:
+        flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
+        inherited["XLA_FLAGS"] = flags  # the job has the number of devices
+    else:
+        inherited["JAX_FORCE_TPU_INIT"] = "1"  # JAX sets libtpu's arguments as it does beside a TPU
     return {
         **inherited,
         "JAX_PLATFORMS": "cpu",  # it compiles for a TPU, but runs nothing on one

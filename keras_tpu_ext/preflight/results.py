@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 from keras_tpu_ext.output.display import mesh_text
@@ -277,6 +278,8 @@ class PreflightResult:
     layout: LayoutReport | None = None
     sequence_length: int | None = None
     candidates: tuple[Candidate, ...] = ()
+    # Compiles the programs of the step and writes them into a file; it has the model, which is no result.
+    _save: Callable[[str | os.PathLike[str]], str] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -322,9 +325,11 @@ class PreflightResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
+        fields = dataclasses.asdict(dataclasses.replace(self, layout=None, _save=None))
+        del fields["_save"]
         return {
             "ok": self.ok,
-            **dataclasses.asdict(dataclasses.replace(self, layout=None)),
+            **fields,
             "layout": None if self.layout is None else self.layout.to_dict(),
             "num_replicas": self.num_replicas,
             "step_seconds": self.step_seconds,

@@ -14,6 +14,7 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception, St
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
 from keras_tpu_ext._runtime.common.types import (
     Array,
     Callback,
@@ -688,6 +689,16 @@ class Probes(Protocol):
         """Let the step record non-finite gradients; return a function that reads them, or `None` if it cannot."""
 
 
+class SavedPrograms(Protocol):
+    """Programs that were compiled before, perhaps elsewhere."""
+
+    def facts_of(self, strategy: Strategy, *, are_here: bool = True) -> dict[str, str]:
+        """Return what programs for a strategy are compiled for: its mesh and, if they are here, its devices."""
+
+    def offer(self, programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
+        """Use these programs, on devices with these facts, in place of compiling, for good."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Runtime:
     """What a package of `_runtime` gives the rest of this package; mypy checks its modules (PEP 544)."""
@@ -706,4 +717,5 @@ class Runtime:
     tpu_operations: Callable[[], AbstractContextManager[None]] | None
     # Computes a call of a layer again in the backward pass; see `jax/remat.py`. `None` but on JAX.
     remat: Callable[..., Nest] | None
+    saved_programs: SavedPrograms | None  # `None` but on JAX
     message_terms: MessageTerms
