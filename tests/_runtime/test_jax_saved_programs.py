@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import types
 
 import jax
 import numpy as np
@@ -190,6 +191,13 @@ def test_the_options_of_an_older_jax_are_made_and_read(monkeypatch):
     monkeypatch.setattr(saved_programs, "_BUILD_OPTIONS", (*saved_programs._BUILD_OPTIONS, "no_such_effort"))
     monkeypatch.setitem(saved_programs._OF_GPUS, "no_such_flag", "")
     assert saved_programs.signature_of(lowered, 1) == (signature, options)
+
+
+def test_arguments_without_names_have_numbers(monkeypatch):
+    block = types.SimpleNamespace(arguments=[object(), object()])  # as in jaxlib 0.5
+    main = types.SimpleNamespace(regions=[types.SimpleNamespace(blocks=[block])])
+    monkeypatch.setattr(saved_programs, "_main_of", lambda module: main)
+    assert saved_programs._argument_names(None) == ["argument 0", "argument 1"]
 
 
 def test_options_are_equal_wherever_jaxs_own_cache_is(tmp_path):

@@ -211,8 +211,10 @@ def _arguments_of(module: Any) -> list[str]:
 
 def _argument_names(module: Any) -> list[str]:
     """Return the names of the arguments, such as `data[0]`, by which JAX traced them."""
-    places = [str(argument.location) for argument in _main_of(module).regions[0].blocks[0].arguments]
-    return [found[1] if (found := re.match(r'loc\("([^"]*)"', place)) else place for place in places]
+    # A jaxlib before 0.6 does not tell where an argument is from.
+    places = [str(getattr(one, "location", "")) for one in _main_of(module).regions[0].blocks[0].arguments]
+    found = [re.match(r'loc\("([^"]*)"', place) for place in places]
+    return [one[1] if one else f"argument {i}" for i, one in enumerate(found)]
 
 
 def _words_of(options: Any) -> str:
