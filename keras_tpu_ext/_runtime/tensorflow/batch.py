@@ -28,6 +28,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
 from keras_tpu_ext._runtime.tensorflow.separability import of_function
 from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
+from keras_tpu_ext._runtime.training.compile_utils import attributes_restored
 from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -70,16 +71,6 @@ KERAS_PATCHES: list[Patch] = []
 
 
 @contextlib.contextmanager
-def _restoring() -> Iterator[None]:
-    before = dict(vars(BATCH))
-    try:
-        yield
-    finally:
-        vars(BATCH).clear()
-        vars(BATCH).update(before)
-
-
-@contextlib.contextmanager
 def batch_context(
     data: Nest, role: Literal["exact", "own"] = "exact", *, stands_in: bool = False
 ) -> Iterator[_Batch]:
@@ -87,7 +78,7 @@ def batch_context(
     # A step inside a user's own step may get other data, but still has the rows of the outer one.
     valid = valid_rows(data) if isinstance(data, PaddedBatch) else BATCH.valid
     rows = batch_size(data)
-    with _restoring():
+    with attributes_restored(BATCH):
         BATCH.valid = valid
         BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
         if valid is not None:
@@ -104,7 +95,7 @@ def batch_context(
 @contextlib.contextmanager
 def prediction_context(data: Nest, has_rows: tf.Tensor | None) -> Iterator[None]:
     """Within the block, sums over the batch count neither a row that stands in for none nor padded rows of `data`."""
-    with _restoring():
+    with attributes_restored(BATCH):
         if not BATCH.is_trial:
             BATCH.has_any, BATCH.valid = has_rows, valid_rows(data) if isinstance(data, PaddedBatch) else None
         yield
@@ -113,7 +104,7 @@ def prediction_context(data: Nest, has_rows: tf.Tensor | None) -> Iterator[None]
 @contextlib.contextmanager
 def trial_context(data: Nest = None) -> Iterator[None]:
     """Within the block code is only traced: a user's own step with `data`, or anything else without a batch."""
-    with _restoring():
+    with attributes_restored(BATCH):
         vars(BATCH).clear()
         BATCH.is_trial = True
         if data is not None:

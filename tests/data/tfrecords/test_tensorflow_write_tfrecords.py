@@ -80,7 +80,7 @@ def test_smaller_images_and_no_labels(photos, tmp_path):
 
 
 def command(photos, out):
-    arguments = [sys.executable, "-m", "keras_tpu_ext.cli", "tfrecords", str(photos), str(out), "--shards", "6"]
+    arguments = [sys.executable, "-m", "keras_tpu_ext", "tfrecords", str(photos), str(out), "--shards", "6"]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     return subprocess.Popen([*arguments, "--quiet", "--json"], stdout=subprocess.PIPE, env=environ)
 
