@@ -142,7 +142,7 @@ def valid_rows(batch: PaddedBatch) -> tf.Tensor:
 def gather_examples(data: SameNest) -> SameNest:
     """Return `data` and the masks on it with the examples of all replicas joined, in order, without padded rows."""
 
-    def gather(parts: Any) -> Any:
+    def gather(parts: Any) -> Nest:
         if BATCH.valid is None:
             return gather_batch(parts)
         parts, valid = gather_batch((parts, BATCH.valid))
@@ -169,7 +169,7 @@ def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(stock)
-    def reduce(optimizer: Any, grads_and_vars: Any) -> Any:
+    def reduce(optimizer: Any, grads_and_vars: Any) -> object:
         if holds_whole_batch():
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             grads_and_vars = [(_part_of_sum(gradient, replicas), variable) for gradient, variable in grads_and_vars]
@@ -178,7 +178,7 @@ def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
     return reduce
 
 
-def _part_of_sum(gradient: Any, replicas: int) -> Any:
+def _part_of_sum(gradient: Any, replicas: int) -> tf.Tensor | tf.IndexedSlices | None:
     """Return what this replica adds to the sum: of slices a part, so that all parts are the slices of one device."""
     if not isinstance(gradient, tf.IndexedSlices):
         return None if gradient is None else gradient / tf.cast(replicas, gradient.dtype)
@@ -192,7 +192,7 @@ def unscaled_if_local(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that divides a loss by the number of replicas, to skip that if `is_mean_local`."""
 
     @functools.wraps(stock)
-    def scale(value: Any) -> Any:
+    def scale(value: Any) -> tf.Tensor:
         return value if is_mean_local() else stock(value)
 
     return scale
@@ -292,7 +292,7 @@ def respects_padding(function: _Function) -> _Function:
         return function
 
     @functools.wraps(function)
-    def marked(*args: Any, **kwargs: Any) -> Any:
+    def marked(*args: Any, **kwargs: Any) -> Nest:
         results = function(*args, **kwargs)
         given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if tf.is_tensor(leaf) and hasattr(leaf, "op")]
         return tf.nest.map_structure(lambda leaf: of_rows(leaf, given) if tf.is_tensor(leaf) else leaf, results)
