@@ -37,6 +37,7 @@ from keras_tpu_ext.output.progress import last_lines, run_process
 from keras_tpu_ext.preflight._hlo.flops import KERNEL, digest_of
 from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles, cycles_of
 from keras_tpu_ext.preflight.targets import Target
+from keras_tpu_ext.resume.storage import folder_of
 
 _CACHE_VERSION = 7
 _CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
@@ -218,11 +219,6 @@ def _read_cache(path: Path) -> Compiled | None:
 
 
 def _write_cache(path: Path, compiled: Compiled) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        with gzip.open(part, "wt", compresslevel=3) as file:
-            json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
-        part.replace(path)
-    except OSError:  # a full or read-only disk must not lose the result
-        return
+    content = json.dumps({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}).encode()
+    with contextlib.suppress(OSError):  # a full or read-only disk must not lose the result
+        folder_of(str(path.parent)).write(path.name, lambda file: file.write(gzip.compress(content, compresslevel=3)))

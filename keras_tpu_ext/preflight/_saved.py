@@ -13,7 +13,6 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from keras_tpu_ext.errors import ArgumentError, CompiledFileWarning
 from keras_tpu_ext.machine import system
 from keras_tpu_ext.machine.versions import find_versions
 from keras_tpu_ext.resume import tensor_file
+from keras_tpu_ext.resume.storage import folder_of
 
 _FORMAT = "compiled programs, 1"
 _LARGEST = 1 << 32  # bytes of a file; one that is longer is never read
@@ -91,9 +91,8 @@ class SavedFile(NamedTuple):
         content = {"format": _FORMAT, "target": self.target, "machine": self.machine, "programs": programs}
         file = io.BytesIO()
         tensor_file.write(file, content, [np.frombuffer(one.executable, "uint8") for one in self.programs])
-        part = Path(path).with_name(f"{Path(path).name}.{os.getpid()}")
-        part.write_bytes(file.getbuffer())
-        part.replace(path)
+        folder, name = os.path.split(os.path.abspath(path))
+        folder_of(folder).write(name, lambda whole: whole.write(file.getbuffer()))
         return hashlib.sha256(file.getbuffer()).hexdigest()
 
 
