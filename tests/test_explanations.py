@@ -47,25 +47,6 @@ def test_codes_are_unique_and_no_quote_is_one_of_another_section():
         assert [explanations.code_of([], " ".join(quote.split())) for quote in quotes] == [code] * len(one.messages)
 
 
-def texts_of(tree):
-    """Yield the texts in a program, with a mark for each value that is put into them."""
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-            yield node.value
-
-
-def test_the_package_says_what_is_quoted():
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
-    said = "\n".join(" ".join(text.split()) for tree in trees for text in texts_of(tree))
-    said = re.sub(r"\{\w*\}", "\0", said)  # of str.format
-    quotes = [pattern.pattern for one in explanations.explanations().values() for pattern in one.messages]
-    pieces = [re.sub(r"\\(.)", r"\1", piece).strip(" .") for quote in quotes for piece in quote.split(".*")]
-    assert [piece for piece in pieces if piece not in said] == []
-
-
 def test_errors_of_this_package_are_raised_and_warned_with_these_classes():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -181,7 +181,7 @@ def test_a_folder_without_a_run_is_one_sentence_and_status_2(tmp_path, capsys):
     assert printed.out == ""
     assert printed.err == (
         f"keras-tpu-ext report: there is no run.json in {tmp_path}. Write the folder that kte.callbacks.RunLog was "
-        "given.\n"
+        "given. [KTE008]\n"
     )
     (tmp_path / "run.json").write_text("[]")
     assert cli.main(["report", str(tmp_path)]) == 2
