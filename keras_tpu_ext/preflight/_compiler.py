@@ -100,24 +100,22 @@ def compile_for(
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job))
         (folder / "program").write_bytes(lowered.program)
-        status = _run_worker(folder, environment, timeout_s, progress, target)
-        if not (folder / "result.json").exists():
-            raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
-        facts = json.loads((folder / "result.json").read_text())
+        facts = _run_worker(folder, environment, timeout_s, progress, target)
         if "unreadable" in facts:
             raise PreflightError(
                 f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
                 f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
                 "Write: pip install --upgrade 'jax[tpu]'"
             )
-        error, machine = facts.pop("error", ""), facts.pop("machine", {})
-        hlo = "" if error else (folder / "module.hlo").read_text()
-        executable = b"" if error else (folder / "executable").read_bytes()
-        if not error:
+        facts["versions"] = versions
+        if "error" in facts:
+            compiled = Compiled("", facts, facts.pop("error"))
+        else:
+            hlo, executable = (folder / "module.hlo").read_text(), (folder / "executable").read_bytes()
             facts["kernels"] = _kernels(folder, environment, timeout_s, progress) if KERNEL in hlo else {}
-    compiled = Compiled(hlo, {**facts, "versions": versions}, error, executable=executable, machine=machine)
+            compiled = Compiled(hlo, facts, executable=executable, machine=facts.pop("machine", {}))
     # No other errors: they may be caused by the machine.
-    if cached is not None and (not error or "RESOURCE_EXHAUSTED" in error):
+    if cached is not None and (not compiled.error or "RESOURCE_EXHAUSTED" in compiled.error):
         _write_cache(cached, compiled)
     return compiled
 
@@ -176,15 +174,20 @@ def _kernels(
 
 def _run_worker(
     folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
-) -> int:
+) -> dict[str, Any]:
+    """Compile the program in a folder; return what the worker says of it."""
     command = [sys.executable, str(_WORKER), str(folder)]
     try:
-        return run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
+        status = run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
     except subprocess.TimeoutExpired as error:
         raise PreflightError(
             f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
             f"timeout_s={2 * timeout_s:g}, or fewer layers."
         ) from error
+    if not (folder / "result.json").exists():
+        raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:
