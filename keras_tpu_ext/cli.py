@@ -34,6 +34,7 @@ from keras_tpu_ext.tools.parity.function_reference import (
     parse_reference,
     unpack_model,
 )
+from keras_tpu_ext_command import main as main
 
 # The flags of Python's arguments, where they have another name.
 _FLAGS = {"timeout_s": "timeout", "batch": "data", "pipeline": "data", "find_largest_batch": "largest"}
@@ -240,3 +241,6 @@ _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "tfrecords": _tfrecords_report,
     "migrate": _migrate_report,
 }
+
+if __name__ == "__main__":
+    sys.exit(main())
