@@ -58,6 +58,9 @@ def run(options: argparse.Namespace) -> int:
         return 0 if report.ok else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `| head` has read enough; at the exit Python writes what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         is_told = isinstance(error, KteError | OSError)
         if not is_told and sys.flags.dev_mode:
