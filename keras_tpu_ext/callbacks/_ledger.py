@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,8 +14,9 @@ from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
 from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
-from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
+from keras_tpu_ext.callbacks._step_costs import Cycle, NotedCycle, StepClock, StepCosts
 
+_MOST_NOTED = 64  # cycles that are divided together, in a fraction of the time
 _WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile; after each it waits for the devices
 
 
@@ -27,6 +29,10 @@ class _Ran(NamedTuple):
     probed: bool
     is_steady: bool  # whether its cycle counts for what a step takes
     is_done: bool  # whether the devices have been waited for
+
+    def is_like_others(self, *, is_last: bool) -> bool:
+        """Return whether it tells what an execution that reads in its graph takes; the last may have run fewer."""
+        return self.execution.reads_in_graph and not self.probed and not (is_last and self.steps > 1)
 
 
 class FitLedger:
@@ -85,35 +91,53 @@ class FitLedger:
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         self._is_behind = False  # whether the devices had not done the execution before when they got the last one
         # Executions that read batches in their graph, and those of them that were traced.
-        self._in_graph: StepCosts | None = None
-        self._traced = StepCosts()
+        self._in_graph, self._traced = StepCosts(), StepCosts()
+        self._reads_in_graph = False
+        # Cycles not divided yet, each with whether it is steady, and whether `is_like_others`.
+        self._noted: deque[tuple[NotedCycle, bool, bool]] = deque()
+        self._dividing = threading.Lock()  # on JAX a hook in another thread may ask for the seconds
+        self._recent: deque[Cycle] = deque(maxlen=window)
         self._start_epoch()
-        self.recent: deque[Cycle] = deque(maxlen=window)
 
     def _start_epoch(self) -> None:
+        self._divide()
         self.executions = 0  # of this epoch
-        self.costs = StepCosts()  # of this epoch
+        self._costs = StepCosts()
         self.steps_of_epoch = 0  # before its last execution
         self._epoch_began = 0.0  # its first execution
 
     @property
+    def costs(self) -> StepCosts:
+        """What a step of this epoch takes."""
+        self._divide()
+        return self._costs
+
+    @property
+    def recent(self) -> tuple[Cycle, ...]:
+        """The last cycles."""
+        self._divide()
+        return tuple(self._recent)
+
+    @property
     def compute_seconds(self) -> float | None:
         """Seconds of a step whose batch is ready, if steps read in their graph, and if it is known."""
-        return self.probes.found[-1].compute_seconds if self._in_graph and self.probes.found else None
+        return self.probes.found[-1].compute_seconds if self._reads_in_graph and self.probes.found else None
 
     @property
     def costliest_callback(self) -> str:
         """The bucket of the callback whose hooks of batches take longest; empty if there is none."""
+        self._divide()
         seconds = dict(zip(self.hooks.buckets, self._steps.of_callbacks, strict=True))
         return max(seconds, key=lambda bucket: seconds[bucket], default="")
 
     @property
     def knows_input(self) -> bool:
         """Whether it is known how long steps wait for their batches."""
-        return self._in_graph is None or bool(self.probes.found)
+        return not self._reads_in_graph or bool(self.probes.found)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each bucket until now, or until the end of `fit`."""
+        self._divide()
         now, sums, in_graph = self.now(), self._steps.sums, self._in_graph
         found = self._buckets.until(self._epoch_began if self._in_steps else now)
         of_steps = [(TRAINING, sums.training), (INPUT, sums.input), (IDLE, sums.idle), (COMPILE, sums.compile)]
@@ -121,7 +145,7 @@ class FitLedger:
         of_callbacks = zip(self.hooks.buckets, self._steps.of_callbacks, strict=True)
         for bucket, seconds in (*of_steps, running, *of_callbacks):
             found[bucket] = found.get(bucket, 0.0) + seconds
-        if in_graph is not None and in_graph.steps:
+        if in_graph.steps:
             # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
             step = in_graph.training / in_graph.steps
             _move(found, COMPILE, self._traced.training - step * self._traced.steps)
@@ -169,9 +193,12 @@ class FitLedger:
         if ran is not None:
             computing = not ran.is_done and (self._is_behind or not ran.execution.is_ready(ran.output))
             ran.execution.wait_for(ran.output)
-            cycle = self._end_cycle(ran, computing=computing, is_last=True)
+            self._divide()
+            cycle = self._divided(
+                self._steps.end_cycle(ran.steps, computing=computing), ran.is_like_others(is_last=True)
+            )
             if self._is_behind and ran.is_steady:  # it has the time of all that were dispatched ahead
-                self.costs.add(cycle._replace(idle=0.0), waits_for_all=True)
+                self._costs.add(cycle._replace(idle=0.0), waits_for_all=True)
             self._steps.sums.idle -= cycle.idle
             self._buckets.add(before, cycle.idle)
         if self._in_steps:
@@ -197,6 +224,7 @@ class FitLedger:
         if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
             self._probe = self.probes.next(execution, *self._step_and_wait(), note=self._note_probe)
         probe = self._probe
+        self._reads_in_graph = execution.reads_in_graph
         if probe is not None or execution.reads_in_graph:
             self._begin(sampled=sampled)
         try:
@@ -241,11 +269,11 @@ class FitLedger:
             self._is_behind = computing and not sampled
             if sampled and computing:
                 ran.execution.wait_for(ran.output)
-            cycle = self._end_cycle(ran, computing=computing)
-            if ran.is_steady:
-                self.costs.add(cycle)
-                self.recent.append(cycle)
+            noted = self._steps.end_cycle(ran.steps, computing=computing)
+            self._noted.append((noted, ran.is_steady, ran.is_like_others(is_last=False)))
             self.steps_of_epoch += ran.steps
+            if len(self._noted) >= _MOST_NOTED:
+                self._divide()
         elif not self._in_steps:
             self._enter_steps()
         self._steps.begin_call(ends_cycle=ran is not None)
@@ -257,12 +285,20 @@ class FitLedger:
         self._buckets.open(IDLE)  # what it took to get a batch is in `input`
         self._in_steps, self._epoch_began, self._is_behind = True, self._buckets.clock(), False
 
-    def _end_cycle(self, ran: _Ran, *, computing: bool, is_last: bool = False) -> Cycle:
-        cycle = self._steps.end_cycle(ran.steps, computing=computing)
-        if ran.execution.reads_in_graph:
-            self._in_graph = self._in_graph or StepCosts()
-            if not ran.probed and not (is_last and ran.steps > 1):  # the last may have run fewer
-                (self._traced if cycle.compile else self._in_graph).add(cycle)
+    def _divide(self) -> None:
+        """Add the cycles that have only been noted."""
+        with self._dividing:
+            while self._noted:
+                noted, is_steady, is_like_others = self._noted.popleft()
+                cycle = self._divided(noted, is_like_others)
+                if is_steady:
+                    self._costs.add(cycle)
+                    self._recent.append(cycle)
+
+    def _divided(self, noted: NotedCycle, is_like_others: bool) -> Cycle:
+        cycle = self._steps.divide(noted)
+        if is_like_others:
+            (self._traced if cycle.compile else self._in_graph).add(cycle)
         return cycle
 
     def _step_and_wait(self) -> tuple[float, float]:

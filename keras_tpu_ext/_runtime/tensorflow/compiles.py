@@ -26,18 +26,21 @@ class TracingWatch(CompileWatch):
         return (_counted() - self._before) * _MICROSECONDS
 
 
+_counter = graph_building_time.get_cell()
+
+
 def _counted() -> float:
-    return float(graph_building_time.get_cell().value()) - _of_data[0]
+    return float(_counter.value()) - _of_data[0]
 
 
 @contextlib.contextmanager
 def tracing_data() -> Iterator[None]:
     """Within the block tracing is not counted: this package makes a pipeline of its own."""
-    before = graph_building_time.get_cell().value()
+    before = _counter.value()
     try:
         yield
     finally:
-        _of_data[0] += graph_building_time.get_cell().value() - before
+        _of_data[0] += _counter.value() - before
 
 
 def watch_compiles() -> CompileWatch:
