@@ -39,7 +39,8 @@ class FitLedger:
     """Watches one `fit`, by its executions and its callbacks' hooks.
 
     On JAX the host reads batches, so waiting is timed as it happens. On TensorFlow a step reads its batch in its
-    graph: an `InputProbe` times steps on batches that are ready, and what steps take beyond that is waiting.
+    graph: an `InputProbe` times steps on batches that are ready, and what steps take beyond that is waiting. After it
+    the hooks around an execution tell enough, and none is intercepted: there Python makes each step longer.
 
     Args:
         model: The model.
@@ -70,6 +71,7 @@ class FitLedger:
             self._buckets,
             before={
                 "on_epoch_begin": self._begin_epoch,
+                "on_train_batch_end": self._end_execution,
                 "on_test_begin": self._begin_validation,
                 "on_epoch_end": self._end_training,
             },
@@ -101,6 +103,7 @@ class FitLedger:
 
     def _start_epoch(self) -> None:
         self._divide()
+        self._like_it: _Ran | None = None  # what the executions are like that are not intercepted
         self.executions = 0  # of this epoch
         self._costs = StepCosts()
         self.steps_of_epoch = 0  # before its last execution
@@ -176,9 +179,25 @@ class FitLedger:
         self._buckets.open(IDLE)
 
     def _expect_execution(self) -> None:
-        """Intercept the train function, which a callback may have made anew."""
-        self._expects_execution = True
+        """Intercept the train function, which a callback may have made anew, unless its hooks tell enough."""
+        if self._like_it is not None:
+            not_counted = self._like_it.steps if self._ran is None else self._ran.steps + self._like_it.steps
+            if not self._is_last(not_counted):
+                self._begin(sampled=False)
+                return
+        self._like_it, self._expects_execution = None, True
         self._interception.begin()
+
+    def _end_execution(self) -> None:
+        """Note that an execution has ended that is not intercepted."""
+        if self._like_it is not None and self._ran is None:
+            self._steps.end_call()
+            self._ran = self._like_it
+            self.executions += 1
+
+    def _is_last(self, steps: int) -> bool:
+        """Return whether an execution is known to be the last one of the epoch."""
+        return self._known_steps is not None and self.steps_of_epoch + steps >= self._known_steps
 
     def _begin_validation(self) -> None:
         self._end_training(before=VALIDATION)
@@ -241,7 +260,7 @@ class FitLedger:
             began = self._buckets.clock()
             execution.wait_for(output)
             self._steps.tail = self._buckets.clock() - began
-        is_last = self._known_steps is not None and self.steps_of_epoch + steps >= self._known_steps
+        is_last = self._is_last(steps)
         if is_last and not sampled:
             execution.wait_for(output)  # Keras does so next, to read the metrics
             self._steps.end_call()
@@ -249,6 +268,9 @@ class FitLedger:
         is_steady = self.executions >= _WARMUP and probe is None
         self._ran = _Ran(execution, output, steps, probe is not None, is_steady, is_last)
         self.executions += 1
+        if execution.reads_in_graph and is_steady and not self.probes.may_begin and execution.is_settled():
+            self._like_it = self._ran
+            self._interception.undo()
         return result
 
     def _note_probe(self, seconds: float) -> None:
