@@ -10,9 +10,10 @@ TensorBoard callback (its defaults, and with a scalar every 20 batches) and with
 TimeHistory (every 20 steps). It is measured in two ways.
 
 Steps: in one `fit` the callbacks take part in every other block of 50 steps and not in those between, where only the
-hooks of Keras's own `History` are called and no execution is intercepted. Each block with them is compared with the mean of the two around it. A shared
-machine is not the same for a second, but nearly so for 150 ms. Printed is the median of these ratios with its 95 %
-confidence interval (of the bootstrap); "nothing" is such a `fit` without callbacks.
+hooks of Keras's own `History` are called and no execution is intercepted. Each block with them is compared with the
+mean of the two around it. A shared machine is not the same for a second, but nearly so for 150 ms. Printed is the
+median of these ratios with its 95 % confidence interval (of the bootstrap); "nothing" is such a `fit` without
+callbacks.
 
 Fits: all of `fit` in turns, with what callbacks do at its begin and end and for a probe; the median of the ratios to
 the turn without, with their quartiles. "nothing" is a turn without against another one.
@@ -120,7 +121,7 @@ def variants(folder: str = "") -> dict[str, Callable[[], list[Any]]]:
 
 
 class Blocks(keras.callbacks.CallbackList):
-    """Times blocks of steps, and lets the callbacks take part in every other one only: Keras's `History` always does."""
+    """Times blocks of steps, and lets the callbacks but for Keras's `History` take part in every other one only."""
 
     begins: list[float]
 

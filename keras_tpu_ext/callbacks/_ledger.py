@@ -26,13 +26,9 @@ class _Ran(NamedTuple):
     execution: Execution
     output: Nest
     steps: int
-    probed: bool
+    in_graph: bool  # whether its batches were read in its graph, as its data made them
     is_steady: bool  # whether its cycle counts for what a step takes
     is_done: bool  # whether the devices have been waited for
-
-    def is_like_others(self, *, is_last: bool) -> bool:
-        """Return whether it tells what an execution that reads in its graph takes; the last may have run fewer."""
-        return self.execution.reads_in_graph and not self.probed and not (is_last and self.steps > 1)
 
 
 class FitLedger:
@@ -95,7 +91,7 @@ class FitLedger:
         # Executions that read batches in their graph, and those of them that were traced.
         self._in_graph, self._traced = StepCosts(), StepCosts()
         self._reads_in_graph = False
-        # Cycles not divided yet, each with whether it is steady, and whether `is_like_others`.
+        # Cycles not divided yet, each with whether it is steady, and whether its batches were read in the graph.
         self._noted: deque[tuple[NotedCycle, bool, bool]] = deque()
         self._dividing = threading.Lock()  # on JAX a hook in another thread may ask for the seconds
         self._recent: deque[Cycle] = deque(maxlen=window)
@@ -213,9 +209,8 @@ class FitLedger:
             computing = not ran.is_done and (self._is_behind or not ran.execution.is_ready(ran.output))
             ran.execution.wait_for(ran.output)
             self._divide()
-            cycle = self._divided(
-                self._steps.end_cycle(ran.steps, computing=computing), ran.is_like_others(is_last=True)
-            )
+            in_graph = ran.in_graph and ran.steps == 1  # or else the last may have run fewer
+            cycle = self._divided(self._steps.end_cycle(ran.steps, computing=computing), in_graph)
             if self._is_behind and ran.is_steady:  # it has the time of all that were dispatched ahead
                 self._costs.add(cycle._replace(idle=0.0), waits_for_all=True)
             self._steps.sums.idle -= cycle.idle
@@ -266,9 +261,10 @@ class FitLedger:
             self._steps.end_call()
             self._steps.tail = 0.0
         is_steady = self.executions >= _WARMUP and probe is None
-        self._ran = _Ran(execution, output, steps, probe is not None, is_steady, is_last)
+        in_graph = execution.reads_in_graph and probe is None
+        self._ran = _Ran(execution, output, steps, in_graph, is_steady, is_last)
         self.executions += 1
-        if execution.reads_in_graph and is_steady and not self.probes.may_begin and execution.is_settled():
+        if in_graph and is_steady and not self.probes.may_begin and execution.is_settled():
             self._like_it = self._ran
             self._interception.undo()
         return result
@@ -292,7 +288,7 @@ class FitLedger:
             if sampled and computing:
                 ran.execution.wait_for(ran.output)
             noted = self._steps.end_cycle(ran.steps, computing=computing)
-            self._noted.append((noted, ran.is_steady, ran.is_like_others(is_last=False)))
+            self._noted.append((noted, ran.is_steady, ran.in_graph))
             self.steps_of_epoch += ran.steps
             if len(self._noted) >= _MOST_NOTED:
                 self._divide()
@@ -311,15 +307,15 @@ class FitLedger:
         """Add the cycles that have only been noted."""
         with self._dividing:
             while self._noted:
-                noted, is_steady, is_like_others = self._noted.popleft()
-                cycle = self._divided(noted, is_like_others)
+                noted, is_steady, in_graph = self._noted.popleft()
+                cycle = self._divided(noted, in_graph)
                 if is_steady:
                     self._costs.add(cycle)
                     self._recent.append(cycle)
 
-    def _divided(self, noted: NotedCycle, is_like_others: bool) -> Cycle:
+    def _divided(self, noted: NotedCycle, in_graph: bool) -> Cycle:
         cycle = self._steps.divide(noted)
-        if is_like_others:
+        if in_graph:
             (self._traced if cycle.compile else self._in_graph).add(cycle)
         return cycle
 

@@ -19,18 +19,14 @@ class TracingWatch(CompileWatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self._before = _counted()
+        self._before = _counter.value() - _of_data[0]
 
     def seconds(self) -> float:
         """Return the seconds since the watch was opened, of all threads."""
-        return (_counted() - self._before) * _MICROSECONDS
+        return (_counter.value() - _of_data[0] - self._before) * _MICROSECONDS
 
 
 _counter = graph_building_time.get_cell()
-
-
-def _counted() -> float:
-    return float(_counter.value()) - _of_data[0]
 
 
 @contextlib.contextmanager
