@@ -6,11 +6,13 @@ The exit status is 0 if the report is good, 1 if it is not and 2 if there is non
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime, data
@@ -32,7 +34,6 @@ from keras_tpu_ext.tools.parity.function_reference import (
     parse_reference,
     unpack_model,
 )
-from keras_tpu_ext_command.arguments import parse_arguments
 
 # The flags of Python's arguments, where they have another name.
 _FLAGS = {"timeout_s": "timeout", "batch": "data", "pipeline": "data", "find_largest_batch": "largest"}
@@ -42,15 +43,6 @@ _PER_REPLICA = re.compile(r"per_replica_batch=\d+, which is a batch of (\d+)")
 # A call, which is Python and stays, with brackets in brackets; a name; an argument.
 _WITHIN = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*"
 _IN_PYTHON = re.compile(rf"""[\w.]+\({_WITHIN}\)|`(\w+)`|(?<!\w)(\w+)=("[^"]*"|\([^()]*\)|[\w.]*\w)""")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one sub-command and return the exit status.
-
-    Args:
-        arguments: The arguments of the command; by default those of this process.
-    """
-    return run(parse_arguments(arguments))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -135,12 +127,13 @@ def _builder(options: argparse.Namespace, batches: list[Any]) -> Callable[[], An
     return build
 
 
-def _preflight_report(options: argparse.Namespace) -> PreflightReport:
+def _preflight_report(options: argparse.Namespace, *, exact: bool = False) -> PreflightReport:
     if options.plot:
         new_figure("--plot")  # fail before anything that takes time
     found: list[Any] = []
     build = _builder(options, found)
-    model = _runtime.probes.call_abstractly(build)
+    with _runtime.models.exact_models(_runtime.TrainStep) if exact else contextlib.nullcontext():
+        model = _runtime.probes.call_abstractly(build)
     batch, pipeline, per_replica = found[0], None, None
     if options.data is not None:
         batch = parse_reference(options.data)()
@@ -162,6 +155,32 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
         timeout_s=options.timeout,
         progress=not options.quiet,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """A preflight, and the file of its programs, which there is if it is good."""
+
+    report: PreflightReport
+    compiled: tuple[str, str] | None  # its path and its SHA-256
+
+    @property
+    def ok(self) -> bool:
+        return self.report.ok
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.report.to_dict(), "compiled": self.compiled}
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def _compile_report(options: argparse.Namespace) -> _Compiled:
+    report = _preflight_report(options, exact=True)
+    if not report.ok:
+        return _Compiled(report, None)
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):  # of the line to write
+        return _Compiled(report, (options.out, report.save(options.out)))
 
 
 def _plan_report(options: argparse.Namespace) -> PlanReport:
@@ -211,8 +230,9 @@ def _migrate_report(options: argparse.Namespace) -> MigrationReport:
 
 _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "parity": _parity_report,
-    "doctor": lambda options: doctor(paths=options.paths, start=options.start),
+    "doctor": lambda options: doctor(paths=options.paths, start=options.start, compiled=options.compiled),
     "preflight": _preflight_report,
+    "compile": _compile_report,
     "plan": _plan_report,
     "advise": _advise_report,
     "resume": lambda options: resume_report(options.directory),

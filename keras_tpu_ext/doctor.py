@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +10,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import KteError
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.precision import recommended_policy
+from keras_tpu_ext.preflight._saved import open_saved
 from keras_tpu_ext.strategy import strategy_scope
 from keras_tpu_ext.tools import doctor as checks
 from keras_tpu_ext.tools.doctor import DoctorReport as DoctorReport
@@ -19,6 +21,7 @@ def doctor(
     *,
     paths: Sequence[str] = (),
     start: bool = False,
+    compiled: tuple[str | os.PathLike[str], str] | None = None,
     environ: Mapping[str, str] | None = None,
     root: str | os.PathLike[str] = "/",
     versions: Mapping[str, str] | None = None,
@@ -33,6 +36,8 @@ def doctor(
         paths: Where data and checkpoints will be, to check that they can be reached from where the model trains; none
             by default.
         start: Whether to start the TPU as well, which occupies it and waits for it. Defaults to `False`.
+        compiled: A file of `PreflightReport.save` and its SHA-256, as for `strategy_scope`, to check that it fits
+            this machine; what of its devices only a started TPU tells, with `start=True`. Defaults to `None`.
         environ: Environment variables; those of this process by default.
         root: Folder to use as the root of the file system; `"/"` by default.
         versions: Installed versions by package; by default those of this Python.
@@ -65,6 +70,8 @@ def doctor(
     found += checks.check_policy(policy, recommended, hardware)
     if start and reached:
         found += _started(reached)
+    if compiled is not None:
+        found.append(_fits(compiled, hardware, reached if start else ""))
     found.sort(key=lambda finding: finding.kind != "problem")
     return DoctorReport(
         place=checks.describe_place(environ, hardware),
@@ -76,6 +83,23 @@ def doctor(
         findings=tuple(found),
         next_step=_next_step(hardware, reached, found, versions),
     )
+
+
+def _fits(compiled: tuple[str | os.PathLike[str], str], hardware: Hardware, started: str) -> Finding:
+    saved, facts = open_saved("doctor", compiled), {"platform": str(hardware.kind)}
+    if hardware.generation is not None:
+        facts["device kind"] = hardware.generation.device_kind
+    with contextlib.suppress(KteError):  # `_started` has told
+        if started and _runtime.saved_programs is not None:
+            strategy = strategy_scope(require="tpu", tpu=started).strategy
+            facts = {**_runtime.saved_programs.facts_of(strategy), "mesh": saved.machine["mesh"]}
+    misfit, path = saved.misfit(facts), os.fspath(compiled[0])
+    if misfit:
+        text = f"the programs of {path}, for {saved.target}, do not fit this machine: {misfit}"
+        return Finding("problem", text, "report.save(...) anew, with these versions and for this target")
+    names = "; ".join(program.name for program in saved.programs)
+    unknown = "" if "devices" in facts else ", as far as is known before it is started"
+    return Finding("advice", f"{path} fits this machine{unknown}. It has the programs {names}")
 
 
 def _started(address: str) -> list[Finding]:

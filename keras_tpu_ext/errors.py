@@ -122,5 +122,9 @@ class ResumeWarning(KteWarning):
     """A training resumes after an interruption, and something differs from a training without one."""
 
 
+class CompiledFileWarning(KteWarning):
+    """A file of compiled programs does not fit this machine; the message says what differs."""
+
+
 class UntestedVersionWarning(KteWarning):
     """A framework is newer than what this release was tested with."""

@@ -28,6 +28,7 @@ from keras_tpu_ext.errors import (
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
 from keras_tpu_ext.output.announce import announce
 from keras_tpu_ext.output.display import HtmlSentence, counted, mesh_text
+from keras_tpu_ext.preflight._saved import open_saved
 from keras_tpu_ext.preflight.api import fastest_mesh
 from keras_tpu_ext.sharding.arguments import WantedDevices, check_sharding
 from keras_tpu_ext.sharding.layout_report import LayoutReport
@@ -192,6 +193,7 @@ def strategy_scope(
     for_tpu: bool = False,
     shard: Any = None,
     mesh: Any = None,
+    compiled: tuple[str | os.PathLike[str], str] | None = None,
     compile_cache: str | os.PathLike[str] | None = None,
 ) -> Scope:
     """Open the available hardware: a TPU, else the GPUs, else the CPU; models built inside train on it.
@@ -239,6 +241,11 @@ def strategy_scope(
         mesh: Name and size of each axis of the mesh, such as `(("data", 2), ("model", 4))` or the same as a dict;
             batches are sharded along the axis named `"data"`, else along the first. Default: all devices along
             `"data"`.
+        compiled: A file of compiled programs and its SHA-256, `("step.kte", "...")`, the line that
+            `PreflightReport.save` printed. Models then use its programs and compile only what it does not have, also
+            after the block. If it was compiled for another machine or with other versions or flags, a warning says
+            what differs, and everything is compiled as usual. It is machine code, so a digest that you have from
+            elsewhere than the file is needed. Keras 3 on JAX only. Defaults to `None`.
         compile_cache: Folder, or URL such as `gs://bucket/programs`, from which programs that were compiled in an
             earlier session are read, and where new ones are kept; for the rest of the process, and on Keras 3 on JAX
             only. `"auto"` is `~/.cache/keras_tpu_ext/compile` and, from a `fit` with `AutoResume("checkpoints")` on,
@@ -278,6 +285,7 @@ def strategy_scope(
     if for_tpu and _runtime.tpu_operations is None:
         raise ArgumentError("strategy_scope(for_tpu=True) needs Keras 3; this is Keras 2. Leave `for_tpu` out.")
     axes = check_sharding("strategy_scope", shard, mesh, replicas)
+    saved = None if compiled is None else open_saved("strategy_scope", compiled)
     if compile_cache is not None:
         use_compile_cache(compile_cache)
     wanted = WantedDevices(replicas, axes)
@@ -287,6 +295,8 @@ def strategy_scope(
     scope = dataclasses.replace(_open(require, address, wanted), exact=exact, for_tpu=for_tpu)
     if shard is not None:
         scope = _sharded(scope, shard, axes)
+    if saved is not None:
+        saved.offer(scope.strategy)
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)

@@ -23,6 +23,7 @@ EXAMPLES = {
         "my_models.py:model --batch-size 1024 --plot preflight.png",
         "my_models:model --data my_data:dataset --shard auto --target v6e-16",
     ),
+    "compile": ("my_models:model --target v5e-8 --batch-size 1024 --out step.kte",),
     "plan": (
         "my_models:model --data my_data:dataset --epochs 10 --hours 9",
         "my_models:model --data my_data:arrays --batch-size 256 --epochs 10 --target cpu",
@@ -57,6 +58,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "parity", "does a model train on N replicas as on one device?", _add_parity)
     _add(commands, "doctor", "what machine is this, and what is to be mended?", _add_doctor)
     _add(commands, "preflight", "does a train step fit a TPU, and how fast is it?", _add_preflight)
+    _add(commands, "compile", "compile the programs of a training into a file, for strategy_scope", _add_compile)
     _add(commands, "plan", "how long will a training take, and what of it costs most?", _add_plan)
     _add(commands, "advise", "what makes an input pipeline slow?", _add_advise)
     _add(commands, "resume", "where does a training go on that AutoResume has saved?", _add_resume)
@@ -115,9 +117,27 @@ def _add_parity(command: argparse.ArgumentParser) -> None:
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", metavar="PATH", nargs="*", help="where data and checkpoints are to be")
     command.add_argument("--start", action="store_true", help="start the TPU as well")
+    command.add_argument(
+        "--compiled",
+        nargs=2,
+        metavar=("FILE", "SHA256"),
+        help="does a file of compiled programs fit this machine?",
+    )
 
 
 def _add_preflight(command: argparse.ArgumentParser) -> None:
+    _add_step(command)
+    command.add_argument("--largest", action="store_true", help="compile a few times more, for the largest batch")
+    command.add_argument("--plot", metavar="FILE", type=_new_file, help="draw the report, into preflight.png say")
+
+
+def _add_compile(command: argparse.ArgumentParser) -> None:
+    _add_step(command)
+    command.add_argument("--out", metavar="FILE", type=_new_file, default="step.kte", help="default: step.kte")
+    command.set_defaults(largest=False, plot=None)
+
+
+def _add_step(command: argparse.ArgumentParser) -> None:
     _add_function(command, f"{_MODEL}, or (model, batch)")
     data = "a function that returns a batch, (x, y) say, or a pipeline, whose rate is measured (default: made up)"
     _add_function(command, data, "--data")
@@ -135,8 +155,6 @@ def _add_preflight(command: argparse.ArgumentParser) -> None:
         type=_mesh,
         help="axes of the mesh, data=2,model=4 say (default: all in data)",
     )
-    command.add_argument("--largest", action="store_true", help="compile a few times more, for the largest batch")
-    command.add_argument("--plot", metavar="FILE", type=_new_file, help="draw the report, into preflight.png say")
     _add_timeout(command, "seconds for each compile")
     _add_quiet(command)
 

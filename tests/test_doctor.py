@@ -11,8 +11,12 @@ import sys
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext import cli
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime import message_terms
+from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature
+from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.preflight._saved import SavedFile, machine_of
+from keras_tpu_ext_command import main
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 
@@ -196,9 +200,9 @@ def test_nothing_is_started_unless_that_is_asked_for(machine, monkeypatch):
 
 def test_the_command_prints_it_and_exits_by_the_verdict(capsys, monkeypatch):
     monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
-    assert cli.main(["doctor", "/tmp/data"]) == 1
+    assert main(["doctor", "/tmp/data"]) == 1
     assert "cannot reach /tmp/data" in in_one_line(capsys.readouterr().out)
-    assert cli.main(["doctor", "/tmp/data", "--json"]) == 1
+    assert main(["doctor", "/tmp/data", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["tpu"] == "grpc://10.0.0.2:8470"
 
 
@@ -210,3 +214,30 @@ def test_packages_that_break_each_other_are_told_on_every_framework(machine):
         report
     )
     assert report.next_step == "pip install 'libtpu==0.0.31'"
+
+
+def test_whether_a_compiled_file_fits_is_told_before_the_tpu_is_started(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(_runtime, "saved_programs", _runtime.saved_programs or object())
+    path, program = tmp_path / "step.kte", SavedProgram("train", Signature("m", "0" * 64, (), ""), 1.0, b"code")
+
+    def told(platform, kind, **changes):
+        found = machine_of({"platform": platform, "device kind": kind, "build": "", "devices": "", "mesh": ""})
+        sha256 = SavedFile("v5e-8", {**found, **changes}, (program,)).write(path)
+        environ = {"TPU_ACCELERATOR_TYPE": "v5litepod-8"}
+        found = kte.doctor(environ=environ, root=machine(), versions=own_image(), compiled=(path, sha256)).findings
+        return next(finding for finding in found if "step.kte" in finding.text)
+
+    found = told("tpu", "TPU v5 lite")
+    assert found.kind == "advice"
+    assert found.text.endswith(
+        "fits this machine, as far as is known before it is started. It has the programs train"
+    )
+    found = told("tpu", "TPU v3", jax="0.0.1")
+    assert found.kind == "problem"
+    assert "for v5e-8, do not fit this machine: device kind: expected v3, found v5 lite; jax: expected" in found.text
+    assert "platform: expected cpu, found tpu" in told("cpu", "cpu").text
+
+
+def test_a_wrong_compiled_argument_is_an_error(machine):
+    with pytest.raises(ArgumentError, match="doctor: `compiled` must be a file with its SHA-256"):
+        kte.doctor(environ={}, root=machine(), compiled="step.kte")

@@ -21,6 +21,7 @@ TrainStep = _runtime.TrainStep
 import_addons = _runtime.import_addons
 message_terms = _runtime.message_terms
 remat = _runtime.remat
+saved_programs = _runtime.saved_programs
 tpu_operations = _runtime.tpu_operations
 
 batch = _runtime.batch

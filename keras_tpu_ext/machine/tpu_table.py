@@ -204,7 +204,7 @@ def parse_accelerator_type(text: str) -> tuple[TpuGeneration, int] | None:
 _DEVICE_NAMES = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e", "7x": "7x", "7": "7x", "v7x": "7x"}
 
 
-_DEVICE_KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "7x": "TPU7x"}
+_DEVICE_KINDS = {"cpu": "cpu", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "7x": "TPU7x"}
 
 
 def generation_of_device(name: str) -> TpuGeneration | None:

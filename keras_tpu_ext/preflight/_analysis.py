@@ -7,6 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.layer_names import Origin
@@ -63,9 +64,7 @@ class StepAnalysis:
 
     def memory(self) -> MemoryUse:
         """Return the HBM use of a device."""
-        facts = self._facts
-        needed = facts["argument_bytes"] + facts["output_bytes"] - facts["aliased_bytes"]
-        needed += facts["temporary_bytes"] + facts["code_bytes"]
+        facts, needed = self._facts, _needed(self._facts)
         buffers = [self._buffer(live) for live in buffers_at_peak(self._module)]
         gradients = sum(buffer.bytes for buffer in buffers if buffer.purpose == "gradient")
         arguments, temporaries = facts["argument_bytes"], facts["temporary_bytes"]
@@ -170,6 +169,18 @@ def _layer_time(layer: str, costs: list[tuple[OpCost, bool]]) -> LayerTime:
         accessed,
         1 - sum(cost.unpadded_bytes for cost, _ in costs) / accessed if accessed else 0.0,
     )
+
+
+def memory_on_cpu(compiled: Compiled, target: Target) -> MemoryUse:
+    """Return the memory use of one of a CPU's devices, whose compiled program has no parts that are known here."""
+    facts = compiled.facts
+    available = target.generation.usable_hbm_bytes_per_core
+    return MemoryUse(_needed(facts), available, facts["argument_bytes"], facts["temporary_bytes"])
+
+
+def _needed(facts: Mapping[str, Any]) -> int:
+    sizes = ("argument_bytes", "output_bytes", "temporary_bytes", "code_bytes")
+    return sum(facts[size] for size in sizes) - facts["aliased_bytes"]
 
 
 class Purposes:

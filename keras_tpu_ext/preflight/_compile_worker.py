@@ -1,13 +1,15 @@
 """The process that runs the TPU compiler: `python _compile_worker.py FOLDER`.
 
 It is run as a file, so that it imports only JAX, not this package. It reads `job.json` and `program` (StableHLO)
-from the folder, and writes `module.hlo` and `result.json` there. With a second argument, the folder into which the
-compiler writes the instructions that it makes, it writes those of each Pallas kernel to `kernels.json`.
+from the folder, and writes `module.hlo`, `executable` and `result.json` there. With a second argument, the folder
+into which the compiler writes the instructions that it makes, it writes those of Pallas kernels to `kernels.json`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
 import sys
 import time
@@ -40,7 +42,10 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
             module = ir.Module.parse(_replace_mhlo_copy(program))
             if job["results"] is not None:
                 _donate_arguments(module, job["results"])
-            executable = _compile(module, devices, partitions=job["partitions"])
+            options = _options(len(devices), partitions=job["partitions"])
+            if job["compile_options"]:
+                options = type(options).ParseFromString(base64.b64decode(job["compile_options"]))
+            executable = _compile(module, devices, options)
     except TypeError:  # a bug in this program
         raise
     except Exception as error:  # any error of the compiler is a result
@@ -50,8 +55,18 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
         out.write_text(executable.hlo_modules()[0].to_string())
     except Exception as error:  # libtpu writes what this jaxlib does not know
         return {"unreadable": f"{type(error).__name__}: {error}"}
-    memory = executable.get_compiled_memory_stats()
+    memory, first = executable.get_compiled_memory_stats(), devices[0]
+    # A program for devices that are not here has a method of its own.
+    serialize = getattr(executable, "serialize", None) or (lambda: first.client.serialize_executable(executable))
+    out.with_name("executable").write_bytes(serialize())
     return {
+        "machine": {
+            "platform": first.platform,
+            "build": first.client.platform_version.strip().splitlines()[-1],
+            "device kind": first.device_kind,
+            "devices": " ".join(map(str, devices)),
+            "LIBTPU_INIT_ARGS": os.environ.get("LIBTPU_INIT_ARGS", ""),  # to which JAX adds for a TPU
+        },
         "compile_seconds": seconds,
         "argument_bytes": memory.argument_size_in_bytes,
         "output_bytes": memory.output_size_in_bytes,
@@ -74,7 +89,7 @@ def compile_kernels(job: dict[str, Any], program: bytes, instructions: Path) -> 
             if body not in found:
                 before = set(instructions.iterdir())
                 try:
-                    _compile(_alone(kernel), devices, partitions=0)
+                    _compile(_alone(kernel), devices, _options(1, partitions=0))
                 except TypeError:  # a bug in this program
                     raise
                 except Exception:  # alone it may get less memory: then nothing is known of it, and of others all
@@ -122,33 +137,43 @@ def _instructions_of_kernel(files: set[Path]) -> str:
 
 
 def _devices(job: dict[str, Any]) -> Any:
+    """Return the devices of a topology, of which there need be none, or those of the CPU."""
+    import jax
     from jax.experimental import topologies
 
+    if job["topology"] == "cpu":
+        jax.config.update("jax_num_cpu_devices", job["devices"])
+        return jax.devices()
     return topologies.get_topology_desc(platform="tpu", topology_name=job["topology"], **job["options"]).devices
 
 
-def _compile(module: Any, devices: Any, *, partitions: int) -> Any:
-    """Compile a module; JAX before 0.8 takes it as bytes, and JAX before 0.7 without devices."""
+def _options(count: int, *, partitions: int) -> Any:
     import numpy as np
     from jax._src import compiler
-    from jax._src.interpreters import mlir
-    from jax._src.lib import xla_client
 
-    count = len(devices)
     shape = (1, count) if partitions else (count, 1)
     options = compiler.get_compile_options(*shape, device_assignment=np.arange(count).reshape(shape))
     build = options.executable_build_options
     build.use_spmd_partitioning = bool(partitions)
     build.use_shardy_partitioner = bool(partitions)
+    return options
+
+
+def _compile(module: Any, devices: Any, options: Any) -> Any:
+    """Compile a module; JAX before 0.8 takes it as bytes, and JAX before 0.7 without devices."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+
     client, where = devices[0].client, xla_client.DeviceList(tuple(devices))
+    compile_ = client.compile if devices[0].platform == "tpu" else getattr(client, "compile_and_load", client.compile)
     try:
-        return client.compile(module, where, options)
+        return compile_(module, where, options)
     except TypeError:
         program = mlir.module_to_bytecode(module)
     try:
-        return client.compile(program, where, options)
+        return compile_(program, where, options)
     except TypeError:
-        return client.compile(program, options)
+        return compile_(program, options)
 
 
 def _replace_mhlo_copy(program: bytes) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import gzip
@@ -36,8 +37,9 @@ from keras_tpu_ext.output.progress import last_lines, run_process
 from keras_tpu_ext.preflight._hlo.flops import KERNEL, digest_of
 from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles, cycles_of
 from keras_tpu_ext.preflight.targets import Target
+from keras_tpu_ext.resume.storage import folder_of
 
-_CACHE_VERSION = 6
+_CACHE_VERSION = 7
 _CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 _FACTS = {
@@ -65,6 +67,10 @@ class Compiled:
     facts: dict[str, Any]  # sizes, times and versions, see `_compile_worker.py`, and the cycles of kernels
     error: str = ""  # the compiler's error; empty if it compiles
     from_cache: bool = False  # whether it was compiled in an earlier call
+    # The compiled program as JAX serialises it, and what it was compiled for. They are not kept in the cache, where
+    # whoever can write could put machine code.
+    executable: bytes = b""
+    machine: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def compile_for(
@@ -76,14 +82,16 @@ def compile_for(
     progress: Callable[[float], None],
 ) -> Compiled:
     """Compile a lowered step for a TPU slice."""
-    versions = compiler_versions()
+    versions = compiler_versions(target)
     job = {
         "topology": target.topology,
         "options": target.topology_options,
+        "devices": target.devices,
         "partitions": lowered.partitions,
         "results": lowered.results,
+        "compile_options": base64.b64encode(lowered.compile_options).decode(),
     }
-    environment = _environment()
+    environment = _environment(target)
     key = _cache_key(lowered.identity, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))
     cached = None if cache_dir is None else Path(cache_dir) / f"{key}.json.gz"
     if cached is not None and (found := _read_cache(cached)) is not None:
@@ -92,31 +100,30 @@ def compile_for(
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job))
         (folder / "program").write_bytes(lowered.program)
-        status = _run_worker(folder, environment, timeout_s, progress, target)
-        if not (folder / "result.json").exists():
-            raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
-        facts = json.loads((folder / "result.json").read_text())
+        facts = _run_worker(folder, environment, timeout_s, progress, target)
         if "unreadable" in facts:
             raise PreflightError(
                 f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
                 f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
                 "Write: pip install --upgrade 'jax[tpu]'"
             )
-        error = facts.pop("error", "")
-        hlo = "" if error else (folder / "module.hlo").read_text()
-        if not error:
+        facts["versions"] = versions
+        if "error" in facts:
+            compiled = Compiled("", facts, facts.pop("error"))
+        else:
+            hlo, executable = (folder / "module.hlo").read_text(), (folder / "executable").read_bytes()
             facts["kernels"] = _kernels(folder, environment, timeout_s, progress) if KERNEL in hlo else {}
-    compiled = Compiled(hlo, {**facts, "versions": versions}, error)
+            compiled = Compiled(hlo, facts, executable=executable, machine=facts.pop("machine", {}))
     # No other errors: they may be caused by the machine.
-    if cached is not None and (not error or "RESOURCE_EXHAUSTED" in error):
+    if cached is not None and (not compiled.error or "RESOURCE_EXHAUSTED" in compiled.error):
         _write_cache(cached, compiled)
     return compiled
 
 
-def compiler_versions() -> dict[str, str]:
-    """Return the versions of jax, jaxlib and libtpu, without importing them."""
+def compiler_versions(target: Target) -> dict[str, str]:
+    """Return the versions of jax, jaxlib and, for a TPU, libtpu, without importing them."""
     found = {}
-    for name in ("jax", "jaxlib", "libtpu"):
+    for name in ("jax", "jaxlib") if target.is_cpu else ("jax", "jaxlib", "libtpu"):
         version = installed_version(name)
         if version is None:
             raise MissingExtraError(
@@ -133,8 +140,13 @@ def default_cache_dir() -> Path:
     return Path(base) / "keras_tpu_ext" / "preflight"
 
 
-def _environment() -> dict[str, str]:
+def _environment(target: Target) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_TPU_VARIABLES)}
+    if target.is_cpu:
+        flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
+        inherited["XLA_FLAGS"] = flags  # the job has the number of devices
+    else:
+        inherited["JAX_FORCE_TPU_INIT"] = "1"  # JAX sets libtpu's arguments as it does beside a TPU
     return {
         **inherited,
         "JAX_PLATFORMS": "cpu",  # it compiles for a TPU, but runs nothing on one
@@ -162,15 +174,20 @@ def _kernels(
 
 def _run_worker(
     folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
-) -> int:
+) -> dict[str, Any]:
+    """Compile the program in a folder; return what the worker says of it."""
     command = [sys.executable, str(_WORKER), str(folder)]
     try:
-        return run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
+        status = run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
     except subprocess.TimeoutExpired as error:
         raise PreflightError(
             f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
             f"timeout_s={2 * timeout_s:g}, or fewer layers."
         ) from error
+    if not (folder / "result.json").exists():
+        raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:
@@ -205,11 +222,6 @@ def _read_cache(path: Path) -> Compiled | None:
 
 
 def _write_cache(path: Path, compiled: Compiled) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        with gzip.open(part, "wt", compresslevel=3) as file:
-            json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
-        part.replace(path)
-    except OSError:  # a full or read-only disk must not lose the result
-        return
+    content = json.dumps({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}).encode()
+    with contextlib.suppress(OSError):  # a full or read-only disk must not lose the result
+        folder_of(str(path.parent)).write(path.name, lambda file: file.write(gzip.compress(content, compresslevel=3)))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
+from keras_tpu_ext.errors import ArgumentError, PreflightError
 from keras_tpu_ext.output.display import mesh_text
 from keras_tpu_ext.output.progress import Progress
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for
 from keras_tpu_ext.preflight._hlo.timeline import Correction
+from keras_tpu_ext.preflight._saved import SavedFile, machine_of
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.preflight.targets import Target
@@ -44,17 +49,45 @@ class Step:
         sized = _batch.with_batch_size(self.spec, examples)
         lowered = _runtime.probes.lower_step(self.model, sized, self.opened, self.target.generation.device_kind)
         mesh = "" if self.mesh is None else f" ({mesh_text(self.mesh)})"
-        with Progress(f"preflight: compiling for {self.target.name}{mesh}", shown=self.progress) as line:
-            compiled = compile_for(
-                self.target, lowered, timeout_s=self.timeout_s, cache_dir=self.cache, progress=line.update
+        return lowered, self._compiled(lowered, f"preflight: compiling for {self.target.name}{mesh}", self.cache)
+
+    def _compiled(self, lowered: LoweredStep, text: str, cache: str | None) -> Compiled:
+        with Progress(text, shown=self.progress) as line:
+            return compile_for(self.target, lowered, timeout_s=self.timeout_s, cache_dir=cache, progress=line.update)
+
+    def save(self, step_seconds: float | None, known: Compiled, digest: str, path: str | os.PathLike[str]) -> str:
+        """Compile all programs of a `fit`, but for the known one, and write them; return the file's SHA-256."""
+        saved_programs = _runtime.saved_programs
+        if saved_programs is None:
+            raise ArgumentError(f"save needs Keras 3 on JAX; this is {_runtime.message_terms.keras} on TensorFlow.")
+        if not isinstance(self.model, _runtime.TrainStep):
+            raise ArgumentError(
+                f"save: {self.model.name!r} has Keras's own step, and in strategy_scope() a model has another. Write "
+                "preflight(model, batch) with a model that was made in kte.strategy_scope()."
             )
-        return lowered, compiled
+        lowered = _runtime.probes.lower_programs(
+            self.model, self.spec, self.opened, self.target.generation.device_kind, step_seconds=step_seconds
+        )
+        programs, lowered = [], list({one.digest: one for one in reversed(lowered)}.values())[::-1]
+        for number, one in enumerate(lowered, 1):
+            compiled = known
+            if one.digest != digest or not known.executable:
+                text = f"save: compiling {one.name!r} ({number} of {len(lowered)}) for {self.target.name}"
+                compiled = self._compiled(one, text, None)
+            if compiled.error:
+                raise PreflightError(f"{one.name!r} does not compile: {compiled.error.splitlines()[0]}")
+            assert one.signature is not None, "it was lowered by JAX"
+            seconds = compiled.facts["compile_seconds"]
+            programs.append(SavedProgram(one.name, one.signature, seconds, compiled.executable))
+        facts = {**compiled.machine, **saved_programs.facts_of(self.opened.strategy, are_here=False)}
+        return SavedFile(self.target.name, machine_of(facts), tuple(programs)).write(path)
 
     def report(self, **more: float | None) -> PreflightReport:
         """Compile it and return the report, without the largest batch."""
         from keras_tpu_ext.preflight._analysis import (
             StepAnalysis,
             bytes_by_role,
+            memory_on_cpu,
             parse_compile_error,
             parse_out_of_memory,
         )
@@ -79,14 +112,19 @@ class Step:
         if self.mesh is not None:
             facts["layout"] = LayoutReport(self.model.name, dict(self.mesh), lowered.layouts, lowered.complaints)
         if not compiled.error:
+            facts |= {"compile_seconds": compiled.facts["compile_seconds"]}
+            if self.target.is_cpu:
+                save = functools.partial(self.save, None, compiled, lowered.digest)
+                return PreflightReport(**facts, memory=memory_on_cpu(compiled, self.target), _save=save)
             analysis = StepAnalysis(lowered, compiled, self.target, self.corrections, self.mesh)
+            time = analysis.time()
             return PreflightReport(
                 **facts,
                 memory=analysis.memory(),
-                time=analysis.time(),
+                time=time,
                 layers=analysis.layers(),
                 collectives=analysis.collectives(),
-                compile_seconds=compiled.facts["compile_seconds"],
+                _save=functools.partial(self.save, time.seconds, compiled, lowered.digest),
             )
         memory = parse_out_of_memory(compiled.error, self.target)
         if memory is None:

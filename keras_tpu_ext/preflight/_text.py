@@ -12,7 +12,6 @@ from keras_tpu_ext.preflight.results import (
     MemoryUse,
     PreflightResult,
     StepTime,
-    left_out,
 )
 
 _NUM_LAYERS = 10
@@ -54,8 +53,10 @@ def _lines(report: PreflightResult) -> Iterator[str]:
         yield ""
         yield from _layer_lines(report.layers)
     yield ""
-    corrections = () if report.time is None else report.time.corrections
-    yield from (f"- {sentence}" for sentence in left_out(corrections))
+    if is_cpu(report):
+        yield '- There is no estimate of time for this machine\'s CPU: kte.plan(..., target="cpu") measures it.'
+        return
+    yield from (f"- {sentence}" for sentence in report.left_out)
 
 
 def _candidate_lines(report: PreflightResult) -> Iterator[str]:
@@ -78,7 +79,7 @@ def _candidate_lines(report: PreflightResult) -> Iterator[str]:
 
 def headline(report: PreflightResult) -> str:
     """Return the first line: model, target, batch and verdict."""
-    chips = counted(report.chips, "chip")
+    chips = counted(report.chips, "virtual device" if is_cpu(report) else "chip")
     each = f", {report.per_replica_batch} on each {device_name(report)}" if report.devices > 1 else ""
     if report.mesh is not None:
         each = f", {report.per_replica_batch} a replica"
@@ -87,8 +88,15 @@ def headline(report: PreflightResult) -> str:
     return f"{what}: {_verdict(report)}"
 
 
+def is_cpu(report: PreflightResult) -> bool:
+    """Return whether the target is this machine's CPU."""
+    return report.target.startswith("cpu")
+
+
 def device_name(report: PreflightResult) -> str:
-    """Return `"chip"`, or `"core"` if a chip has two devices."""
+    """Return `"chip"`, or `"core"` if a chip has two devices; a CPU has neither."""
+    if is_cpu(report):
+        return "device"
     return "chip" if report.chips == report.devices else "core"
 
 
@@ -108,7 +116,8 @@ def _fault_lines(fault: Fault) -> Iterator[str]:
 
 
 def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
-    available = f"{memory_size(memory.available)} of HBM a {device_name(report)}"
+    kind = "memory" if is_cpu(report) else "HBM"
+    available = f"{memory_size(memory.available)} of {kind} a {device_name(report)}"
     if memory.needed is None:
         yield _row("memory", f"more than the {available}")
     else:

@@ -55,7 +55,8 @@ def preflight(
             structure of arrays or of objects with `shape` and `dtype`; values are not used. It must divide evenly
             among the replicas.
         target: A TPU slice: `"v5e-8"` (default), `"v2-8"`, `"v3-8"`, `"v4-8"`, `"v5p-8"`, `"v6e-8"`, `"7x-8"`, or a
-            pod such as `"v5e-256"`. The number counts TensorCores.
+            pod such as `"v5e-256"`. The number counts TensorCores. `"cpu"`, or `"cpu-8"` for eight virtual devices,
+            is this machine's CPU, on Keras 3 on JAX: the report then has memory and no time.
         per_replica_batch: Batch size of one replica, instead of that of `batch`. Defaults to `None`, an even share of
             `batch`.
         shard: How the model is sharded over the devices, as in `strategy_scope`. Defaults to `None`, no sharding.
@@ -112,7 +113,7 @@ def preflight(
         opened = _runtime.devices.shard(opened, "fsdp" if ranks else shard, axes)
     wanted = wanted_corrections(corrections)
     folder = default_cache_dir() if cache_dir is True else cache_dir
-    compiler_versions()  # fail before anything that takes time
+    compiler_versions(parsed)  # fail before anything that takes time
     built = _built(model, exact=shard is not None)
     replicas = 1 if ranks and per_replica_batch is None else opened.num_replicas  # each layout has its own number
     step = Step(

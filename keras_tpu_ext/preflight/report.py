@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.checks.arguments import argument_error
 from keras_tpu_ext.preflight._plot import draw_report
 from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class PreflightReport(HtmlText, PreflightResult):
+class PreflightReport(PreflightResult):
     """The result of `preflight`; print it, or show it in a notebook.
 
     Attributes:
@@ -60,6 +60,47 @@ class PreflightReport(HtmlText, PreflightResult):
         if path is not None:
             figure.savefig(path)
         return figure
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the compiled step into a file that `strategy_scope(compiled=...)` takes: `fit` then compiles no step.
+
+        It has all programs that `fit` with validation, `evaluate` and `predict` run for batches like that of
+        `preflight`; all but the train step are compiled now. The line to write where the model trains is printed.
+        A file is used only where every version, flag and device is the one that it was compiled for. Keras 3 on JAX
+        only.
+
+        Args:
+            path: The file to write, such as `"step.kte"`.
+
+        Returns:
+            The SHA-256 of the file, as 64 hexadecimal digits.
+
+        Raises:
+            ArgumentError: If the step does not compile, or this report is not from `preflight` in this process.
+            PreflightError: If the compiler timed out or crashed.
+
+        Example:
+            ```python
+            import keras
+            import numpy as np
+            import keras_tpu_ext as kte
+
+            with kte.strategy_scope(require="cpu"):
+                model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            report = kte.preflight(model, (np.ones((32, 4), "float32"), np.ones((32, 1), "float32")), target="cpu")
+            sha256 = report.save("step.kte")
+            scope = kte.strategy_scope(require="cpu", compiled=("step.kte", sha256))  # in another process
+            ```
+        """
+        if self._save is None or self.fault is not None:
+            got = "one that was copied or made by hand" if self._save is None else f"one whose step {self.fault}"
+            raise argument_error(
+                "save", "report", "what preflight returned", got, "preflight(model, batch).save(path)"
+            )
+        sha256 = self._save(path)
+        print(f'kte.strategy_scope(compiled=("{os.fspath(path)}", "{sha256}"))')
+        return sha256
 
     def __str__(self) -> str:
         return report_text(self)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
 from typing import Any
 
 from keras_tpu_ext.errors import ArgumentError
@@ -31,6 +33,11 @@ class Target:
     topology_options: dict[str, Any] = dataclasses.field(default_factory=dict)  # further options for XLA's topology
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether it is this machine's CPU, for which there is no estimate of time."""
+        return self.topology == "cpu"
+
+    @property
     def devices(self) -> int:
         """Number of devices as a framework counts them, each of which is a replica."""
         return self.chips * self.generation.cores_per_chip
@@ -44,6 +51,8 @@ class Target:
 def parse_target(name: str) -> Target:
     """Parse the name of a TPU slice; the number in it counts TensorCores, as in Google's names."""
     text = name.strip().lower() if isinstance(name, str) else ""
+    if (cpu := re.fullmatch(r"cpu(?:-([1-9]\d{0,3}))?", text)) is not None:
+        return _cpu(int(cpu[1] or 1))
     if text.removeprefix("tpu").removeprefix("v") == "7x":
         text = "7x-8"  # one host
     found = parse_accelerator_type(text)
@@ -62,11 +71,20 @@ def parse_target(name: str) -> Target:
             f'There is no slice {name!r}: {generation.name} comes as {known}. Write target="{sizes[-1]}".'
         )
     topology = f"{_XLA_NAMES.get(generation.name, generation.name)}:{'x'.join(map(str, shape))}"
-    options: dict[str, Any] = {} if chips >= 4 else {"chips_per_host_bounds": [*shape, 1, 1][:3]}
+    options: dict[str, Any] = {}
+    if chips < 4 or (chips == 8 and generation.name in _SINGLE_CHIP):
+        options["chips_per_host_bounds"] = [*shape, 1, 1][:3]  # on one host, as at Kaggle; others have four to a host
     if generation.name in _MEGACORE:
         options["chip_config_name"] = "megacore"  # two cores are one device, as in JAX
     links = _used_links(generation, shape)
     return Target(generation.slice_name(chips), generation, chips, topology, links, options)
+
+
+def _cpu(devices: int) -> Target:
+    """Return this machine's CPU as a slice; it has memory, and none of the rates of which a time is estimated."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // devices
+    generation = TpuGeneration("cpu", 0.0, memory, 0.0, 1, 1, devices, 0.0, 0.0, memory, source="")
+    return Target(f"cpu-{devices}", generation, devices, "cpu")
 
 
 def _used_links(generation: TpuGeneration, shape: tuple[int, ...]) -> float:

@@ -1,5 +1,6 @@
 """The attributes of Keras 3's objects on JAX that are private and used; see test_private_names.py."""
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -58,6 +59,10 @@ ATTRIBUTES = {
     "LossFunctionWrapper.fn": lambda: keras.losses.MeanSquaredError().fn,
     "Layer._loss_ids": lambda: isinstance(keras.layers.Dense(1)._loss_ids, set),
     "Layer._remat_mode": lambda: VERSION < (3, 9) or hasattr(keras.layers.Dense(1), "_remat_mode"),
+    "Lowered._lowering": lambda: jax.jit(jnp.sin).lower(1.0)._lowering.compile_args["in_shardings"],
+    "MeshComputation._compiler_options_kvs": lambda: (
+        jax.jit(jnp.sin).lower(1.0)._lowering._compiler_options_kvs == ()
+    ),
     "MultiHeadAttention._attention_axes": lambda: attention()._attention_axes == (1,),
     "MultiHeadAttention._dropout_layer": lambda: isinstance(attention()._dropout_layer, keras.layers.Dropout),
     "MultiHeadAttention._flash_attention": lambda: hasattr(attention(), "_flash_attention"),

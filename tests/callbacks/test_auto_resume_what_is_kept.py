@@ -362,7 +362,7 @@ def test_no_error_of_the_thread_that_writes_ends_a_training(error, tmp_path, mon
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         saving, made = train(tmp_path)
-    first, *_, last = (str(one.message) for one in told if issubclass(one.category, ResumeWarning))
+    first, *_, last = (one.message.args[0] for one in told if issubclass(one.category, ResumeWarning))
     what = f"could not save into {tmp_path}: {type(error).__name__}: {error}."
     assert first.endswith(f"{what} The training goes on, and it tries again at the next save. Nothing is saved yet.")
     assert last.endswith(f"{what} Nothing is saved yet.")

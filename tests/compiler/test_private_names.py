@@ -1,8 +1,8 @@
 """The private names of JAX that the compiler's process uses; see tests/_runtime/test_private_names.py."""
 
 import pytest
-from keras_tpu_ext._runtime.common.private_names import COMPILER
 
+from private_name_table import COMPILER
 from private_names import check_import
 
 

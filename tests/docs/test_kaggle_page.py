@@ -1,5 +1,6 @@
 """The kernels of the Kaggle kit: their difference from stock code is what docs/tpus.md says."""
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -66,6 +67,16 @@ def test_a_rehearsal_is_what_differs_from_what_is_uploaded(kit):
     texts = {"strategy_scope(": "strategy_scope(replicas=8, "}
     assert kit.replaced("kte.strategy_scope()", texts) == "kte.strategy_scope(replicas=8)"
     assert kit.replaced('strategy_scope(precision="auto")', texts) == 'strategy_scope(replicas=8, precision="auto")'
+
+
+def test_the_dataset_carries_a_compiled_file_and_the_line_has_its_digest(kit, monkeypatch, tmp_path):
+    monkeypatch.setattr(kit, "OUT", tmp_path / "out")
+    (tmp_path / "out" / "dataset").mkdir(parents=True)
+    (tmp_path / "step.kte").write_bytes(b"programs")
+    line = kit.carry(tmp_path / "step.kte")
+    assert (tmp_path / "out" / "dataset" / "step.kte").read_bytes() == b"programs"
+    digest = hashlib.sha256(b"programs").hexdigest()
+    assert line.endswith(f'compiled=("/kaggle/input/keras-tpu-ext/step.kte", "{digest}"))')
 
 
 def test_a_slow_machine_is_no_failure(kit, tmp_path, monkeypatch, capsys):

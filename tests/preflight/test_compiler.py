@@ -36,6 +36,7 @@ errors = {"wrong": "ValueError: no such thing", "large": "RESOURCE_EXHAUSTED: to
 if program in errors:
     result = {"error": errors[program]}
 else:
+    (folder / "executable").write_bytes(b"machine code of " + program.encode())
     (folder / "module.hlo").write_text(f"HloModule {program}\\n\\nENTRY %main () -> () {{\\n}}\\n")
     names = ("LIBTPU_INIT_ARGS", "TPU_NAME", "JAX_PLATFORMS", "MEGASCALE_X")
     asked = {"job": job, "environment": {name: os.environ.get(name) for name in names}}
@@ -49,7 +50,7 @@ else:
 @pytest.fixture
 def worker(monkeypatch, tmp_path):
     """Set what the compiler's process does."""
-    monkeypatch.setattr(_compiler, "compiler_versions", lambda: VERSIONS)
+    monkeypatch.setattr(_compiler, "compiler_versions", lambda target: VERSIONS)
     monkeypatch.setattr(progress, "_POLL_SECONDS", 0.02)
     monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
@@ -85,8 +86,10 @@ def step(program, **changes):
 def test_the_worker_is_asked_for_the_slice_and_its_answer_comes_back(worker, tmp_path):
     found = compiled(step(b"p", partitions=False, results=2), target=V4)
     assert (found.hlo, found.error, found.from_cache) == (hlo_of("p"), "", False)
-    job = {"topology": "v4:2x2x1", "options": {"chip_config_name": "megacore"}, "partitions": False, "results": 2}
+    job = {"topology": "v4:2x2x1", "options": {"chip_config_name": "megacore"}, "devices": 4}
+    job |= {"partitions": False, "results": 2, "compile_options": ""}
     assert asked(tmp_path, "job") == job
+    assert found.executable == b"machine code of p"
     assert found.facts["versions"] == VERSIONS
 
 
@@ -146,7 +149,7 @@ def test_all_that_changes_the_result_is_compiled_anew(worker, tmp_path, monkeypa
     assert is_new(target=parse_target("v5e-16"))
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--flag")
     assert is_new()
-    monkeypatch.setattr(_compiler, "compiler_versions", lambda: {**VERSIONS, "libtpu": "4"})
+    monkeypatch.setattr(_compiler, "compiler_versions", lambda target: {**VERSIONS, "libtpu": "4"})
     assert is_new()
     monkeypatch.setattr(_compiler, "_CACHE_VERSION", _compiler._CACHE_VERSION + 1)
     assert is_new()
@@ -358,7 +361,7 @@ def test_a_compiler_that_jax_does_not_understand_is_told_with_what_to_install(wo
 
 def test_versions_are_those_installed(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: f"{name} 1.0")
-    assert compiler_versions() == {"jax": "jax 1.0", "jaxlib": "jaxlib 1.0", "libtpu": "libtpu 1.0"}
+    assert compiler_versions(V5E) == {"jax": "jax 1.0", "jaxlib": "jaxlib 1.0", "libtpu": "libtpu 1.0"}
 
 
 def no_version(name):

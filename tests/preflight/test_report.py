@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.display import memory_size
 from keras_tpu_ext.preflight import _text
 from keras_tpu_ext.preflight.results import (
@@ -15,7 +16,6 @@ from keras_tpu_ext.preflight.results import (
     Fault,
     LayerTime,
     MemoryUse,
-    left_out,
 )
 from keras_tpu_ext.sharding.layout_report import LayoutReport, VariableLayout
 from preflight.reports import GIB, MEMORY, MIB, TIME, report
@@ -77,12 +77,32 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
         "host_bytes_per_sec",
         "left_out",
     }
-    assert set(data) == fields | more
+    assert set(data) == (fields - {"_save"}) | more
     assert data["ok"] is found.ok
-    assert data["left_out"] == list(left_out())
+    assert data["left_out"] == list(found.left_out)
     if not changes:
         assert data["memory"]["buffers"][1]["layer"] == "block/conv2"
         assert data["time"]["shares"]["memory"] == 0.7
+
+
+def test_what_was_not_compiled_in_this_process_cannot_be_saved(tmp_path, capsys):
+    for made, got in [
+        (report(), "one that was copied or made by hand"),
+        (report(fault=FAULT, _save=lambda path: "ab"), "one whose step "),
+    ]:
+        with pytest.raises(ArgumentError, match=f"save: `report` must be what preflight returned; got {got}"):
+            made.save(tmp_path / "step.kte")
+    assert not list(tmp_path.iterdir())
+    assert report(_save=lambda path: "ab").save(tmp_path / "step.kte") == "ab"
+    assert capsys.readouterr().out == f'kte.strategy_scope(compiled=("{tmp_path / "step.kte"}", "ab"))\n'
+
+
+def test_of_a_cpu_it_has_memory_and_says_that_there_is_no_time():
+    found = str(report(target="cpu-8", chips=8, devices=8, time=None, layers=(), collectives=None))
+    assert "on cpu-8 (8 virtual devices)" in found
+    assert "of memory a device" in found
+    assert "There is no estimate of time for this machine's CPU" in found
+    assert "chip" not in found
 
 
 def test_a_dict_has_the_layout_as_the_layout_has_it():
@@ -299,7 +319,7 @@ def test_many_layers_are_summed_up_and_long_names_keep_their_end():
 
 
 def test_what_is_left_out_is_said():
-    assert unwrapped(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in left_out()]
+    assert unwrapped(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in report().left_out]
     assert "step " not in str(report(time=None)).split("- Times")[0]
 
 

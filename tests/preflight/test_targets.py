@@ -43,9 +43,20 @@ def test_the_seventh_generation_without_a_number_is_one_host(name):
 
 
 def test_options_are_said_where_the_topology_leaves_something_open():
-    assert parse_target("v5e-8").topology_options == {}
+    assert parse_target("v5e-16").topology_options == {}  # four chips to a host
+    assert parse_target("v5e-8").topology_options == {"chips_per_host_bounds": [2, 4, 1]}
     assert parse_target("v5e-1").topology_options == {"chips_per_host_bounds": [1, 1, 1]}
     assert parse_target("v4-8").topology_options == {"chip_config_name": "megacore"}
+
+
+@pytest.mark.parametrize(("name", "said", "devices"), [("cpu", "cpu-1", 1), (" CPU-8", "cpu-8", 8)])
+def test_this_machines_cpu_is_a_target_with_a_part_of_its_memory(name, said, devices):
+    target = parse_target(name)
+    assert (target.name, target.devices, target.is_cpu) == (said, devices, True)
+    assert target.generation.device_kind == "cpu"
+    memory = parse_target("cpu").generation.usable_hbm_bytes_per_core
+    assert target.generation.usable_hbm_bytes_per_core == memory // devices > 1e8
+    assert not parse_target("v5e-8").is_cpu
 
 
 @pytest.mark.parametrize("name", TPU_GENERATIONS)

@@ -74,11 +74,13 @@ Trainer. _call_has_training_arg _distribute_strategy
 """)
 
 KERAS3_JAX = _names("""
+jax._src.compiler: CompileOptions compile_or_get_cached
 jax._src.compilation_cache: get_file_cache
 jax._src.distributed:global_state. client process_id
 jax._src.interpreters.mlir: make_ir_context module_to_bytecode
 jax._src.lib: tpu
 jax._src.lib.mlir: ir
+jax._src.interpreters.pxla: create_compile_options get_prop_to_input_output
 jax._src.source_info_util: summarize
 jax._src.xla_bridge: backends_are_initialized
 keras.layers:GroupQueryAttention. _compute_attention _compute_attention_mask _masked_softmax
@@ -93,7 +95,9 @@ DistributedRuntimeClient. key_value_dir_get key_value_set
 GroupQueryAttention. _inverse_sqrt_head_dim _return_attention_scores
 JAXEpochIterator. data_adapter
 Layer. _loss_ids _remat_mode
+Lowered. _lowering
 LossFunctionWrapper. fn
+MeshComputation. _compiler_options_kvs
 MultiHeadAttention. _attention_axes _dropout_layer _flash_attention _inverse_sqrt_key_dim
 Variable. _layout _value
 Trainer. _jax_state _losses_override

@@ -1,6 +1,6 @@
 """Builds what one uploads to Kaggle, and runs the kernels here as Kaggle would, without a TPU.
 
-    python tests/versions/kaggle.py UV PYTHON [--user NAME] [--store]
+    python tests/versions/kaggle.py UV PYTHON [--user NAME] [--store] [--compiled STEP.KTE]
 
 `out/kaggle/dataset` holds the wheel, and `out/kaggle/kernels` a folder for each kernel, with the metadata that the
 command `kaggle` reads. The kernels run in an environment with the versions of Kaggle's TPU image
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -109,10 +110,12 @@ def main() -> int:
         "--user", default=user, help="your name on Kaggle, for the metadata; KAGGLE_USERNAME by default"
     )
     parser.add_argument("--store", action="store_true", help="keep what the kernels printed in examples/")
+    parser.add_argument("--compiled", type=Path, help="a file of PreflightReport.save, for the dataset")
     options = parser.parse_args()
     try:
         say("building the wheel")
         build(options.uv, options.python, options.user)
+        line = "" if options.compiled is None else carry(options.compiled)
         say("installing what the TPU image of Kaggle has")
         python = make_image(options.uv, options.python)
         say("writing images in place of the competition's")
@@ -127,7 +130,7 @@ def main() -> int:
     print(f"""
 To upload, with the command `kaggle`, and your name there in KAGGLE_USERNAME:
   kaggle datasets create -p {OUT.relative_to(ROOT)}/dataset
-  kaggle kernels push -p {OUT.relative_to(ROOT)}/kernels/{KERNELS[0].slug}""")
+  kaggle kernels push -p {OUT.relative_to(ROOT)}/kernels/{KERNELS[0].slug}{line}""")
     return 0
 
 
@@ -150,6 +153,14 @@ def build(uv: str, python: str, user: str) -> None:
         folder.mkdir(parents=True)
         shutil.copy(EXAMPLES / kernel.notebook, folder)
         write_json(folder / "kernel-metadata.json", kernel.metadata(user))
+
+
+def carry(compiled: Path) -> str:
+    """Put a file of compiled programs into the dataset; return what to write in the kernel that takes it."""
+    shutil.copy(compiled, OUT / "dataset")
+    sha256 = hashlib.sha256(compiled.read_bytes()).hexdigest()
+    file = f"{INPUT}/{DATASET}/{compiled.name}"
+    return f'\nIn the kernel whose steps it has:\n  kte.strategy_scope(compiled=("{file}", "{sha256}"))'
 
 
 def write_json(path: Path, content: object) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keras_tpu_ext._runtime.common.error_messages import message_of, shorten
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
+from keras_tpu_ext._runtime.common.saved_programs import Signature
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor
 from keras_tpu_ext.errors import KteError
 
@@ -85,6 +86,8 @@ class LoweredStep:
     layouts: tuple[VariableLayout, ...] = ()  # the layout of each variable of the model
     complaints: tuple[str, ...] = ()  # likely mistakes in these layouts
     name: str = "train"  # what it does, as in `"evaluate, 8 steps, short batches"`
+    signature: Signature | None = None  # what JAX would ask its compiler for
+    compile_options: bytes = b""  # the options for the compiler, as JAX serialises them
 
     @property
     def identity(self) -> bytes:

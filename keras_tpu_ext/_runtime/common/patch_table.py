@@ -59,6 +59,9 @@ jax/interleave.py
 jax/traced_devices.py
   block: jax.devices, default_backend: Keras traces for a TPU that is not there
   block: jax.experimental.pallas.pallas_call: a CPU interprets kernels
+jax/saved_programs.py
+  process: jax._src.compiler.compile_or_get_cached:
+    it takes programs that were compiled before, also for models that train after the block
 jax/abstract.py
   call: keras.Variable.__init__: a variable has a shape but no value
 jax/process_group.py

@@ -14,6 +14,7 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception, St
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
 from keras_tpu_ext._runtime.common.types import (
     Array,
     Callback,
@@ -77,7 +78,6 @@ class FirstCall(NamedTuple):
     peak: float  # the largest magnitude in its output, but for NaN: inf if it has one
     largest: float  # the largest among the finite numbers of its output
     largest_input: float  # that of its inputs
-    inputs_finite: float  # 1.0 if all its inputs were finite, else 0.0
 
 
 class NotFinite(NamedTuple):
@@ -688,6 +688,16 @@ class Probes(Protocol):
         """Let the step record non-finite gradients; return a function that reads them, or `None` if it cannot."""
 
 
+class SavedPrograms(Protocol):
+    """Programs that were compiled before, perhaps elsewhere."""
+
+    def facts_of(self, strategy: Strategy, *, are_here: bool = True) -> dict[str, str]:
+        """Return what programs for a strategy are compiled for: its mesh and, if they are here, its devices."""
+
+    def offer(self, programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
+        """Use these programs, on devices with these facts, in place of compiling, for good."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Runtime:
     """What a package of `_runtime` gives the rest of this package; mypy checks its modules (PEP 544)."""
@@ -706,4 +716,5 @@ class Runtime:
     tpu_operations: Callable[[], AbstractContextManager[None]] | None
     # Computes a call of a layer again in the backward pass; see `jax/remat.py`. `None` but on JAX.
     remat: Callable[..., Nest] | None
+    saved_programs: SavedPrograms | None  # `None` but on JAX
     message_terms: MessageTerms

@@ -4,7 +4,7 @@ import functools
 from typing import cast
 
 from keras_tpu_ext._runtime.common.protocols import MessageTerms, Ops, Runtime
-from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, progress, training_state
+from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, progress, saved_programs, training_state
 from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.remat import remat
 from keras_tpu_ext._runtime.keras3 import import_addons
@@ -30,5 +30,6 @@ runtime = Runtime(
     import_addons=import_addons,
     tpu_operations=functools.partial(tpu_operations, batch),
     remat=remat,
+    saved_programs=saved_programs,
     message_terms=message_terms,
 )

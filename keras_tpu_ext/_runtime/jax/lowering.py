@@ -39,7 +39,7 @@ from keras_tpu_ext._runtime.jax.flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
 from keras_tpu_ext._runtime.jax.loop import most_steps
 from keras_tpu_ext._runtime.jax.program import TrainStep, predict_step_of
-from keras_tpu_ext._runtime.jax.program_digest import digest_of
+from keras_tpu_ext._runtime.jax.saved_programs import signature_of
 from keras_tpu_ext._runtime.jax.scope import abstract_array, bound, replicated, shard_data, use_distribution
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, lowering_for
 from keras_tpu_ext._runtime.jax.update import compiled_flush, own_variables, state_variables
@@ -169,14 +169,18 @@ class _Lowering:
         function, arguments, names = self._call(program)
         traced = function.trace(*arguments)
         _check_callbacks(traced.jaxpr, self._model)
-        module = traced.lower(lowering_platforms=(self._platform,)).compiler_ir("stablehlo")
+        lowered = traced.lower(lowering_platforms=(self._platform,))
+        module = lowered.compiler_ir("stablehlo")
+        signature, options = signature_of(lowered, self._distribution.device_mesh.devices.size)
         if not isinstance(self._model, TrainStep):
             warn_of_stock_attention(self._model, str(module))
         return LoweredStep(
             program=bytes(_module_to_bytecode(module)),
             arguments=names,
-            digest=digest_of(module),
+            digest=signature.digest,
             name=program.name,
+            signature=signature,
+            compile_options=options,
             **self._facts,
         )
 

@@ -23,6 +23,7 @@ runtime = Runtime(
     import_addons=import_addons,
     tpu_operations=None,
     remat=None,
+    saved_programs=None,
     message_terms=dataclasses.replace(
         message_terms, plain_model="its step on replicas is a mean of each replica's own mean", keras="Keras 2"
     ),

@@ -27,5 +27,6 @@ runtime = Runtime(
     import_addons=import_addons,
     tpu_operations=functools.partial(tpu_operations, batch),
     remat=None,
+    saved_programs=None,
     message_terms=message_terms,
 )

@@ -121,18 +121,31 @@ def costs_here(
     """Run some steps of the training and return what all of it costs, saves aside."""
     more = {} if validation is None else validation.as_validation()
     parts: list[dict[str, float]] = []
-    compiled, began = 0.0, clock()
-    while len(parts) < 3 or clock() - began < _SECONDS:
-        part = Part(model, data.steps, 0 if validation is None else validation.steps, _SECONDS / _PARTS, clock)
-        model.fit(**data.arguments(), **more, epochs=_NO_END, verbose=0, callbacks=[part])
-        parts.append(part.of_epoch())
-        gc.collect()  # a loop that was ended early is a cycle with its iterator, and TensorFlow may not exit then
-        if len(parts) == 1:
-            validations, began = part.validations, clock()
+    began = clock()
+    with _older_objects_frozen():
+        while len(parts) < 3 or clock() - began < _SECONDS:
+            part = Part(model, data.steps, 0 if validation is None else validation.steps, _SECONDS / _PARTS, clock)
+            model.fit(**data.arguments(), **more, epochs=_NO_END, verbose=0, callbacks=[part])
+            parts.append(part.of_epoch())
+            gc.collect()  # a loop that was ended early is a cycle with its iterator, and TensorFlow may not exit then
+            if len(parts) == 1:
+                validations, began = part.validations, clock()
     # On TensorFlow nothing tells how long a validation compiles.
     slower = parts[0].get(VALIDATION, 0.0) - Seconds.of([one.get(VALIDATION, 0.0) for one in parts[1:]]).middle
     compiled = sum(one.get(COMPILE, 0.0) for one in parts) + max(slower, 0.0) * validations
     return _costs(data, parts, compiled, epochs)
+
+
+@contextlib.contextmanager
+def _older_objects_frozen() -> Iterator[None]:
+    """Let the garbage collector skip what is there already, which in a notebook may be millions of objects."""
+    are_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not are_frozen:
+            gc.unfreeze()
 
 
 def _costs(data: PlannedData, parts: list[dict[str, float]], compiled: float, epochs: int) -> list[Cost]:

@@ -125,6 +125,18 @@ def test_a_step_is_lowered_for_tpus(make, kind):
     assert {"hidden", "out"} <= set(lowered.layers)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+def test_all_programs_of_a_fit_are_lowered_on_jax(make):
+    model = make(kte.TPUModel)
+    if keras.backend.backend() != "jax":
+        with pytest.raises(LoweringError, match="Keras 3 on JAX"):
+            probes.lower_programs(model, BATCH, devices.abstract_strategy(2), "TPU v5 lite")
+        return
+    found = probes.lower_programs(model, BATCH, devices.abstract_strategy(2), "TPU v5 lite")
+    assert {"train", "evaluate", "predict"} <= {one.name for one in found}
+    assert len({one.digest for one in found}) == len(found)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed")
 @pytest.mark.skipif(tensorflow_version() < (2, 19), reason="TensorFlow cannot write what the TPU compiler reads")
 def test_the_compiler_at_hand_takes_a_step(make):

@@ -1,0 +1,208 @@
+"""Programs that were compiled before: JAX asks here before it compiles one.
+
+A program is used only where all that it was compiled for is what JAX is about to compile for: the lowered program by
+its digest, its arguments, the options for the compiler and the devices. Anything else is told once, and compiled as
+usual.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import itertools
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.patches import install
+from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
+from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, mesh_sizes
+from keras_tpu_ext._runtime.jax.program_digest import digest_of
+
+_LOG = logging.getLogger("keras_tpu_ext")
+_compiler: Any = private("jax._src.compiler")
+_ir: Any = private("jax._src.lib.mlir:ir")
+_pxla: Any = private("jax._src.interpreters.pxla")
+_CompileOptions: Any = private("jax._src.compiler:CompileOptions")
+
+# What JAX records when its own cache has a program, so that whoever counts those counts these.
+_ASKED, _HIT = "/jax/compilation_cache/compile_requests_use_cache", "/jax/compilation_cache/cache_hits"
+_SAVED = "/jax/compilation_cache/compile_time_saved_sec"
+# The options of JAX's that say where its cache of kernels for GPUs is.
+_OF_GPUS = {
+    "xla_gpu_kernel_cache_file": "",
+    "xla_gpu_per_fusion_autotune_cache_dir": "",
+    "xla_gpu_cuda_data_dir": "",
+    "xla_gpu_enable_llvm_module_compilation_parallelism": False,
+    "xla_force_host_platform_device_count": 1,
+}
+_OPTIONS = ("device_assignment", "parameter_is_tupled_arguments", "env_option_overrides")
+_BUILD_OPTIONS = (
+    *("use_spmd_partitioning", "use_shardy_partitioner", "exec_time_optimization_effort", "memory_fitting_effort"),
+    *("optimization_level", "memory_fitting_level", "allow_spmd_sharding_propagation_to_parameters"),
+    "allow_spmd_sharding_propagation_to_output",
+)
+_MOST_TOLD = 4  # arguments that are named in a message
+
+_programs: dict[str, tuple[SavedProgram, Mapping[str, str]]] = {}  # by the digest, each with the facts of its devices
+_told: set[str] = set()
+
+
+def facts_of(strategy: keras.distribution.Distribution, *, are_here: bool = True) -> dict[str, str]:
+    """Return the facts of a strategy's mesh and, if they are here, its devices; see `common/protocols.py`."""
+    devices = _facts(jax_mesh(strategy).devices.flat) if are_here else {}
+    return {**devices, "mesh": " ".join(f"{name}={size}" for name, size in mesh_sizes(strategy).items())}
+
+
+def _facts(devices: Sequence[jax.Device]) -> dict[str, str]:
+    """Return the facts of devices; `preflight/_compile_worker.py` has them of those that are not here."""
+    first = devices[0]
+    return {
+        "platform": first.platform,
+        "build": first.client.platform_version.strip().splitlines()[-1],
+        "device kind": first.device_kind,
+        "devices": " ".join(map(str, devices)),
+    }
+
+
+def signature_of(lowered: jax.stages.Lowered, devices: int) -> tuple[Signature, bytes]:
+    """Return what JAX would ask for to compile a program for devices 0, 1, ..., and the options of that."""
+    lowering, module = lowered._lowering, lowered.compiler_ir("stablehlo")
+    given = lowering.compile_args
+    propagates = _pxla.get_prop_to_input_output(
+        given["in_shardings"], given["out_shardings"], len(given["ordered_effects"])
+    )
+    options = _pxla.create_compile_options(
+        module, given["tuple_args"], *propagates, None, np.arange(devices), dict(lowering._compiler_options_kvs)
+    )
+    return _signature(module, options), bytes(options.SerializeAsString())
+
+
+def _signature(module: Any, options: Any) -> Signature:
+    return Signature(_name_of(module), digest_of(module), tuple(_arguments_of(module)), _words_of(options))
+
+
+def offer(programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
+    """Let JAX take these programs, for devices with these facts, in place of compiling them, for good."""
+    of_devices = {
+        name: text for name, text in facts.items() if name in ("platform", "build", "device kind", "devices")
+    }
+    _programs.update({program.signature.digest: (program, of_devices) for program in programs})
+    install([(_compiler, "jax._src.compiler.compile_or_get_cached", _asking_first)])
+
+
+def _asking_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        found = None
+        if any(program.signature.module == _name_of(given["computation"]) for program, _ in _programs.values()):
+            try:
+                found = _loaded(given)
+            except Exception as error:  # the runtime may raise anything, and here a training runs
+                _tell(f"could not be used: {type(error).__name__}: {' '.join(str(error).split())}")
+        return original(*args, **kwargs) if found is None else found
+
+    return compile_or_get_cached
+
+
+def _loaded(given: Mapping[str, Any]) -> Any:
+    """Return the saved program for what JAX is about to compile; `None` if there is none, which is told."""
+    began, module = time.monotonic(), given["computation"]
+    wanted = _signature(module, given["compile_options"])
+    program, facts = _programs.get(wanted.digest, (None, {}))
+    different = [] if program is None else _different(program, facts, wanted, given)
+    if program is None or different:
+        alike = [one for one, _ in _programs.values() if one.signature.module == wanted.module]
+        _tell(f"differs: {'; '.join(different or [_nearest(wanted, alike, module)])}")
+        return None
+    devices = [given["executable_devices"]] if "executable_devices" in given else []  # JAX before 0.7 has none
+    executable = given["backend"].deserialize_executable(program.executable, *devices, given["compile_options"])
+    jax.monitoring.record_event(_ASKED)
+    jax.monitoring.record_event(_HIT)
+    jax.monitoring.record_event_duration_secs(_SAVED, program.seconds - (time.monotonic() - began))
+    return executable
+
+
+def _different(
+    program: SavedProgram, facts: Mapping[str, str], wanted: Signature, given: Mapping[str, Any]
+) -> list[str]:
+    """Return what else than the lowered program differs."""
+    found = differences(facts, _facts(given["devices"].flat))
+    if program.signature.arguments != wanted.arguments:
+        found.append(_nearest(wanted, [program], given["computation"]))
+    if program.signature.options != wanted.options:
+        found += differences({"options": program.signature.options}, {"options": wanted.options})
+    return [*found, "it calls Python on the host"] if given["host_callbacks"] else found
+
+
+def _tell(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        _LOG.warning("A step is compiled here, because the file of compiled programs %s", text)
+
+
+def _nearest(wanted: Signature, programs: Sequence[SavedProgram], module: Any) -> str:
+    """Return how the arguments of a program differ from those of the nearest of some others."""
+    ways = [(program.name, _changes(program.signature.arguments, wanted.arguments)) for program in programs]
+    name, changes = min(ways, key=lambda way: len(way[1]))
+    if not changes:
+        return f"{name!r} has equal arguments, and another layer, loss, optimizer or constant in it"
+    names, few = _argument_names(module), list(changes.items())[:_MOST_TOLD]
+    texts = [f"{names[i] if i < len(names) else i}: expected {before}, found {now}" for i, (before, now) in few]
+    more = f"; and {len(changes) - len(few)} more" if len(changes) > len(few) else ""
+    return f"in {name!r}, {'; '.join(texts)}{more}"
+
+
+def _changes(before: Sequence[str], now: Sequence[str]) -> dict[int, tuple[str, str]]:
+    pairs = itertools.zip_longest(before, now, fillvalue="none")
+    return {i: pair for i, pair in enumerate(pairs) if pair[0] != pair[1]}
+
+
+def _name_of(module: Any) -> str:
+    return str(_ir.StringAttr(module.operation.attributes["sym_name"]).value)
+
+
+def _main_of(module: Any) -> Any:
+    return next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
+
+
+def _arguments_of(module: Any) -> list[str]:
+    """Return the type and the sharding of each argument of a module."""
+    main = _main_of(module)
+    types = _ir.FunctionType(_ir.TypeAttr(main.attributes["function_type"]).value).inputs
+    attributes = map(_ir.DictAttr, _ir.ArrayAttr(main.attributes["arg_attrs"]))
+    found = []
+    for kind, named in zip(types, attributes, strict=True):
+        sharding = [str(named[name]) for name in ("sdy.sharding", "mhlo.sharding") if name in named]
+        found.append(" ".join([str(kind), *sharding]))
+    return found
+
+
+def _argument_names(module: Any) -> list[str]:
+    """Return the names of the arguments, such as `data[0]`, by which JAX traced them."""
+    places = [str(argument.location) for argument in _main_of(module).regions[0].blocks[0].arguments]
+    return [found[1] if (found := re.match(r'loc\("([^"]*)"', place)) else place for place in places]
+
+
+def _words_of(options: Any) -> str:
+    """Return options for the compiler, without those that change nothing in a program: a digest of all, and most."""
+    copy = _CompileOptions.ParseFromString(options.SerializeAsString())
+    build = copy.executable_build_options
+    for name, value in _OF_GPUS.items():
+        setattr(build.debug_options, name, value)
+    named = [(copy, name) for name in _OPTIONS] + [(build, name) for name in _BUILD_OPTIONS]
+    words = [f"{name}={getattr(thing, name)}" for thing, name in named]
+    words += [line.replace(": ", "=") for line in str(build.debug_options).splitlines()[1:]]
+    digest = hashlib.sha256(copy.SerializeAsString()).hexdigest()
+    return " ".join(word.replace(" ", "") for word in [*words, f"sha256={digest}"])
