@@ -9,10 +9,11 @@ One model trains on data that is in memory: without callbacks, with each of ours
 TensorBoard callback (its defaults, and with a scalar every 20 batches) and with the TensorFlow Model Garden's
 TimeHistory (every 20 steps). It is measured in two ways.
 
-Steps: in one `fit` the callbacks take part in every other block of 50 steps and not in those between, where no hook
-is called and no execution intercepted. Each block with them is compared with the mean of the two around it. A shared
-machine is not the same for a second, but nearly so for 150 ms. Printed is the median of these ratios with its 95 %
-confidence interval (of the bootstrap); "nothing" is such a `fit` without callbacks.
+Steps: in one `fit` the callbacks take part in every other block of 50 steps and not in those between, where only the
+hooks of Keras's own `History` are called and no execution is intercepted. Each block with them is compared with the
+mean of the two around it. A shared machine is not the same for a second, but nearly so for 150 ms. Printed is the
+median of these ratios with its 95 % confidence interval (of the bootstrap); "nothing" is such a `fit` without
+callbacks.
 
 Fits: all of `fit` in turns, with what callbacks do at its begin and end and for a probe; the median of the ratios to
 the turn without, with their quartiles. "nothing" is a turn without against another one.
@@ -120,33 +121,34 @@ def variants(folder: str = "") -> dict[str, Callable[[], list[Any]]]:
 
 
 class Blocks(keras.callbacks.CallbackList):
-    """Times blocks of steps, and lets the callbacks take part in every other one only."""
+    """Times blocks of steps, and lets the callbacks but for Keras's `History` take part in every other one only."""
 
     begins: list[float]
-    _take_part = True
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Begin a block where it is time to."""
         if batch % BLOCK == 0 and batch >= BEFORE:  # a probe is over by then
             self.begins.append(time.perf_counter())
-            self._take_part = len(self.begins) % 2 == 0
-            if not self._take_part:
-                for one in self._intercepting:
-                    one.undo()
-        if self._take_part:
-            super().on_train_batch_begin(batch, logs)
+            self._take_part(len(self.begins) % 2 == 0)
+        super().on_train_batch_begin(batch, logs)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Tell the callbacks, if they take part."""
-        if self._take_part:
-            super().on_train_batch_end(batch, logs)
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Let the callbacks take part in what follows."""
+        self._take_part(True)
+        super().on_epoch_end(epoch, logs)
 
     def watch(self, callbacks: list[Any]) -> None:
         """Find what intercepts executions for these callbacks; `on_train_batch_begin` makes it go on."""
+        self._all = self.callbacks
         ledgers = {id(ledger): ledger for one in callbacks if (ledger := getattr(one, "_ledger", None)) is not None}
         self._intercepting = [ledger._interception for ledger in ledgers.values()]
         steps = [one._steps["train"] for one in callbacks if isinstance(one, kte.callbacks.Recompilations)]
         self._intercepting += [step.interception for step in steps]
+
+    def _take_part(self, does: bool) -> None:
+        self.callbacks = self._all if does else [self._history]
+        for one in [] if does else self._intercepting:
+            one.undo()
 
 
 class Found(keras.callbacks.Callback):

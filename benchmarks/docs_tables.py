@@ -361,6 +361,17 @@ def _zero_of(points: dict[int, float]) -> float:
     raise ValueError(f"no crossing in {points}")
 
 
+def callback_overhead() -> Iterator[str]:
+    """Yield a row for each set of callbacks: the time of a step, and of a short fit, by that without callbacks."""
+    yield "| callbacks | a step on TensorFlow | a step on JAX | a fit of 200 steps on TensorFlow | on JAX |"
+    yield "| --- | --- | --- | --- | --- |"
+    found = [result(f"callback_overhead-{backend}-cpu-2-cores-with-ledger.txt") for backend in ("tf", "jax")]
+    for name in found[0]["steps"]:
+        rows = [one[what][name] for what in ("steps", "fits") for one in found]
+        cells = [f"{row['ratio']:.3f} ({row['interval'][0]:.3f} to {row['interval'][1]:.3f})" for row in rows]
+        yield f"| {'none, against none' if name == 'nothing' else name} | {' | '.join(cells)} |"
+
+
 def keras_tests() -> Iterator[str]:
     """Yield a row for each backend and each way in which Keras's own tests run."""
     yield "| backend | Keras's tests run | passed | failed | of these not in Keras as it is | skipped |"
@@ -596,6 +607,7 @@ TABLES = {
         layers,
         layers_not_shipped,
         break_even,
+        callback_overhead,
         keras_tests,
         version_range,
         versions,

@@ -77,7 +77,7 @@ def write_images(folder: pathlib.Path, count: int) -> None:
         path = folder / "data" / "jpeg" / f"class_{label}" / f"{i:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(photograph[top : top + height, left : left + width]).save(path, quality=90)
-    command = [sys.executable, "-m", "keras_tpu_ext.cli", "tfrecords", str(folder / "data" / "jpeg")]
+    command = [sys.executable, "-m", "keras_tpu_ext", "tfrecords", str(folder / "data" / "jpeg")]
     subprocess.run([*command, str(folder / "data" / "shards"), "--shards", "8", "--quiet"], check=True)
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime, data
@@ -34,7 +34,7 @@ from keras_tpu_ext.tools.parity.function_reference import (
     parse_reference,
     unpack_model,
 )
-from keras_tpu_ext_command.arguments import parse_arguments
+from keras_tpu_ext_command import main as main
 
 # The flags of Python's arguments, where they have another name.
 _FLAGS = {"timeout_s": "timeout", "batch": "data", "pipeline": "data", "find_largest_batch": "largest"}
@@ -44,15 +44,6 @@ _PER_REPLICA = re.compile(r"per_replica_batch=\d+, which is a batch of (\d+)")
 # A call, which is Python and stays, with brackets in brackets; a name; an argument.
 _WITHIN = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*"
 _IN_PYTHON = re.compile(rf"""[\w.]+\({_WITHIN}\)|`(\w+)`|(?<!\w)(\w+)=("[^"]*"|\([^()]*\)|[\w.]*\w)""")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one sub-command and return the exit status.
-
-    Args:
-        arguments: The arguments of the command; by default those of this process.
-    """
-    return run(parse_arguments(arguments))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,6 +58,9 @@ def run(options: argparse.Namespace) -> int:
         return 0 if report.ok else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `| head` has read enough; at the exit Python writes what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         is_told = isinstance(error, KteError | OSError)
         if not is_told and sys.flags.dev_mode:

@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext.callbacks._hooks import all_of
 from keras_tpu_ext.callbacks.auto_resume import AutoResume, absolute, folder_argument
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.machine.system import installed_version, read_text
+from keras_tpu_ext.machine.system import installed_version, processor
 from keras_tpu_ext.output.announce import announce
 from keras_tpu_ext.preflight._compiler import default_cache_dir
 from keras_tpu_ext.resume.storage import folder_of
@@ -52,8 +52,7 @@ class CompileCache:
                 raise
             self.problem = error
         # JAX's key has the version of libtpu from JAX 0.6 on (jax#27814), and never what the CPU can do.
-        cpu = [line for line in read_text("/", "proc/cpuinfo").splitlines() if line.startswith(("flags", "Features"))]
-        made_for = f"{installed_version('libtpu')} {cpu[:1]}"
+        made_for = f"{installed_version('libtpu')} {processor()}"
         self._end = f"-{hashlib.sha256(made_for.encode()).hexdigest()[:8]}{_SUFFIX}"
 
     def get(self, key: str) -> bytes | None:

@@ -105,16 +105,7 @@ def check_parity(
         ```
     """
     refuse_nested_check()
-    if as_on_tpu and backend == "tensorflow":
-        raise RuntimeNotSupportedError(
-            'check_parity: `as_on_tpu` is for Keras 3 on JAX; got backend="tensorflow". Write backend="jax", or '
-            "leave `as_on_tpu` out."
-        )
-    _check_arguments(replicas, steps, tolerance, timeout_s, backend)
-    check.one_of("check_parity", "exact", exact, (True, False), example="False")
-    check.one_of("check_parity", "as_on_tpu", as_on_tpu, (True, False), example="True")
-    if as_on_tpu and backend is None:
-        _runtime.devices.as_on_tpu()  # raises on TensorFlow
+    _check_arguments(replicas, steps, tolerance, timeout_s, backend, exact, as_on_tpu)
     function = FunctionReference.of(build_model)
     batch, made_up = (batch, False) if batch is not None else _batch_of(function.label, build_model, replicas)
     arrays = batches.parse_batch(batch)
@@ -150,8 +141,19 @@ def _batch_of(label: str, build_model: Callable[[], Any], replicas: int) -> tupl
     return (batches.synthetic_batch(model, 8 * replicas + 3), True) if batch is None else (batch, False)
 
 
-def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any, backend: Any) -> None:
+def _check_arguments(
+    replicas: Any, steps: Any, tolerance: Any, timeout_s: Any, backend: Any, exact: Any, as_on_tpu: Any
+) -> None:
     caller = "check_parity"
+    if as_on_tpu and backend == "tensorflow":
+        raise RuntimeNotSupportedError(
+            'check_parity: `as_on_tpu` is for Keras 3 on JAX; got backend="tensorflow". Write backend="jax", or '
+            "leave `as_on_tpu` out."
+        )
+    check.one_of(caller, "exact", exact, (True, False), example="False")
+    check.one_of(caller, "as_on_tpu", as_on_tpu, (True, False), example="True")
+    if as_on_tpu and backend is None:
+        _runtime.devices.as_on_tpu()  # raises on TensorFlow
     check.integer(caller, "replicas", replicas, minimum=2, example=8)
     check.integer(caller, "steps", steps, example=3)
     check.optional(check.number, caller, "tolerance", tolerance, above=0, maximum=1, example="1e-5")

@@ -15,6 +15,7 @@ from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.plan import PlanReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.tools.parity.batches import synthetic_batch
+from keras_tpu_ext_command import main
 from keras_tpu_ext_command.arguments import parse_arguments
 from kind_of_keras import IMPORT_KERAS
 from preflight.reports import report
@@ -93,7 +94,7 @@ def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
     check_parity = cli.check_parity
     monkeypatch.setattr(cli, "check_parity", check)
     before = list(sys.path)
-    assert cli.main(["parity", "cli_models:model", "--replicas", "2", "--steps", "1", "--json"]) == 0
+    assert main(["parity", "cli_models:model", "--replicas", "2", "--steps", "1", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(json.dumps(reports[0].to_dict()))
     assert printed["ok"] is True
@@ -103,7 +104,7 @@ def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
 
 @pytest.mark.parametrize(("flags", "as_on_tpu"), [([], False), (["--as-on-tpu"], True)])
 def test_the_paths_of_a_tpu_are_asked_for(folder, checked, flags, as_on_tpu):
-    assert cli.main(["parity", "cli_models:model", *flags]) == 0
+    assert main(["parity", "cli_models:model", *flags]) == 0
     assert checked.as_on_tpu is as_on_tpu
 
 
@@ -111,7 +112,7 @@ def test_the_paths_of_a_tpu_are_asked_for(folder, checked, flags, as_on_tpu):
 def test_it_prints_the_text_and_exits_by_the_verdict(folder, checked, capsys, ok, status):
     checked.ok = ok
     assert (
-        cli.main(["parity", "cli_models:with_batch", "--tolerance", "1e-4", "--timeout", "9", "--backend", "jax"])
+        main(["parity", "cli_models:with_batch", "--tolerance", "1e-4", "--timeout", "9", "--backend", "jax"])
         == status
     )
     assert capsys.readouterr().out.startswith(
@@ -124,7 +125,7 @@ def test_it_prints_the_text_and_exits_by_the_verdict(folder, checked, capsys, ok
 
 
 def test_the_batch_may_come_from_its_own_function(folder, checked):
-    assert cli.main(["parity", "cli_models:model", "--data", "cli_models:batch"]) == 0
+    assert main(["parity", "cli_models:model", "--data", "cli_models:batch"]) == 0
     ((_, batch, *_),) = checked.calls
     assert batch[0].shape == (3, 4)
 
@@ -165,7 +166,7 @@ def test_check_parity_takes_the_batch_of_the_function_or_makes_one_up(folder, mo
     ],
 )
 def test_errors_are_one_sentence_and_status_2(folder, capsys, named, text):
-    assert cli.main(["parity", named]) == 2
+    assert main(["parity", named]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith(f"keras-tpu-ext parity: {text}")
     assert shown.err.count("\n") == 1
@@ -196,7 +197,7 @@ def test_advice_is_in_flags_and_python_stays(command, text, shown):
 
 
 def test_an_error_is_told_in_flags(folder, capsys):
-    assert cli.main(["preflight", "cli_models:model", "--mesh", "data=8"]) == 2
+    assert main(["preflight", "cli_models:model", "--mesh", "data=8"]) == 2
     text = "--mesh is for models that are sharded. Write --shard fsdp as well."
     assert capsys.readouterr().err == f"keras-tpu-ext preflight: {text} [KTE008]\n"
 
@@ -212,7 +213,7 @@ def test_what_cannot_be_written_is_one_line_after_the_report(folder, asked, caps
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(kte.PreflightReport, "plot", plot)
-    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 2
+    assert main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 2
     shown = capsys.readouterr()
     assert shown.out.startswith("'resnet50' on v5e-8")
     assert shown.err == "keras-tpu-ext preflight: [Errno 13] Permission denied: 'drawn.png'\n"
@@ -223,7 +224,7 @@ def test_an_unexpected_error_is_one_line_too(folder, asked, capsys, monkeypatch)
         raise ZeroDivisionError("no\nway")
 
     monkeypatch.setattr(cli, "preflight", fail)
-    assert cli.main(["preflight", "cli_models:model"]) == 2
+    assert main(["preflight", "cli_models:model"]) == 2
     text = "ZeroDivisionError: no way. PYTHONDEVMODE=1 shows the traceback."
     assert capsys.readouterr().err == f"keras-tpu-ext preflight: {text}\n"
 
@@ -231,7 +232,7 @@ def test_an_unexpected_error_is_one_line_too(folder, asked, capsys, monkeypatch)
 @pytest.mark.parametrize("arguments", [[], ["parity"], ["parity", "m:f", "--replicas", "many"]])
 def test_a_wrong_call_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
+        main(arguments)
     assert caught.value.code == 2
     assert "usage: keras-tpu-ext" in capsys.readouterr().err
 
@@ -295,12 +296,12 @@ def asked(monkeypatch):
 
 def test_compile_writes_a_file_of_a_model_with_the_exact_step_and_json_has_its_digest(folder, asked, capsys):
     line = f'kte.strategy_scope(compiled=("step.kte", "{"ab" * 32}"))\n'
-    assert cli.main(["compile", "cli_models:model"]) == 0
+    assert main(["compile", "cli_models:model"]) == 0
     assert capsys.readouterr().out.startswith(f"{line}'resnet50' on v5e-8")
     call, path = asked.calls
     assert isinstance(call["model"], _runtime.TrainStep)
     assert path == "step.kte"
-    assert cli.main(["compile", "cli_models:model", "--out", "other.kte", "--json"]) == 0
+    assert main(["compile", "cli_models:model", "--out", "other.kte", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["compiled"] == ["other.kte", "ab" * 32]
     assert err == line.replace("step", "other")
@@ -308,7 +309,7 @@ def test_compile_writes_a_file_of_a_model_with_the_exact_step_and_json_has_its_d
 
 def test_compile_writes_nothing_of_what_does_not_compile(folder, asked, capsys):
     asked.fault = Fault("no", "dense")
-    assert cli.main(["compile", "cli_models:model", "--json"]) == 1
+    assert main(["compile", "cli_models:model", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["compiled"] is None
     assert len(asked.calls) == 1
 
@@ -327,7 +328,7 @@ def test_compile_writes_nothing_of_what_does_not_compile(folder, asked, capsys):
 def test_preflight_takes_the_batch_of_the_function_or_makes_one_up(
     folder, asked, capsys, arguments, per_replica, rows
 ):
-    assert cli.main(["preflight", *arguments]) == 0
+    assert main(["preflight", *arguments]) == 0
     assert capsys.readouterr().out.startswith("'resnet50' on v5e-8")
     (call,) = asked.calls
     assert (call["per_replica"], call["batch"][0].shape) == (per_replica, (rows, 4))
@@ -337,7 +338,7 @@ def test_preflight_takes_the_batch_of_the_function_or_makes_one_up(
 
 def test_preflight_of_a_sharded_model_calls_the_function_itself(folder, asked):
     options = ["--shard", "fsdp", "--mesh", "data=2,model=4", "--batch-size", "64"]
-    assert cli.main(["preflight", "cli_models:with_batch", *options]) == 0
+    assert main(["preflight", "cli_models:with_batch", *options]) == 0
     (call,) = asked.calls
     assert (call["shard"], call["mesh"], call["batch"][0].shape) == ("fsdp", {"data": 2, "model": 4}, (64, 4))
     assert _runtime.models.is_compiled(call["model"]())
@@ -346,7 +347,7 @@ def test_preflight_of_a_sharded_model_calls_the_function_itself(folder, asked):
 @pytest.mark.parametrize("function", ["model", "with_batch"])
 def test_preflight_ranks_layouts_for_a_batch_that_the_chips_cannot_share(folder, asked, function):
     """Of a mesh of 1 x 8 it is all for one replica."""
-    cli.main(["preflight", f"cli_models:{function}", "--target", "v5e-8", "--shard", "auto", "--batch-size", "4"])
+    main(["preflight", f"cli_models:{function}", "--target", "v5e-8", "--shard", "auto", "--batch-size", "4"])
     (call,) = asked.calls
     assert (call["per_replica"], {leaf.shape[0] for leaf in call["batch"] if leaf is not None}) == (None, {4})
 
@@ -354,17 +355,17 @@ def test_preflight_ranks_layouts_for_a_batch_that_the_chips_cannot_share(folder,
 def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, capsys):
     asked.fault = Fault("no", "dense")
     options = ["--json", "--largest", "--quiet", "--timeout", "9"]
-    assert cli.main(["preflight", "cli_models:model", *options]) == 1
+    assert main(["preflight", "cli_models:model", *options]) == 1
     assert json.loads(capsys.readouterr().out)["fault"]["layer"] == "dense"
     (call,) = asked.calls
     assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (True, 9.0, False)
-    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 1
+    assert main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 1
     shown = capsys.readouterr()
     assert "does not compile" in shown.out
     assert shown.err == "no drawn.png: there is nothing to draw\n"
     assert not (folder / "drawn.png").exists()
     asked.fault = None
-    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 0
+    assert main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 0
     assert (folder / "drawn.png").exists()
 
 
@@ -375,7 +376,7 @@ def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, cap
     ],
 )
 def test_what_preflight_cannot_ask_is_one_sentence_and_status_2(folder, asked, capsys, arguments, text):
-    assert cli.main(["preflight", *arguments]) == 2
+    assert main(["preflight", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"keras-tpu-ext preflight: {text}")
 
 
@@ -388,7 +389,7 @@ def test_plan_takes_what_the_functions_return(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "plan", ask)
     options = ["--epochs", "5", "--target", "v3-8", "--hours", "9", "--price-per-hour", "2.5", "--quiet", "--json"]
-    assert cli.main(["plan", "cli_models:model", "--data", "cli_models:batch", *options]) == 1
+    assert main(["plan", "cli_models:model", "--data", "cli_models:batch", *options]) == 1
     ((model, data, given),) = calls
     assert _runtime.models.is_compiled(model())
     assert data[0].shape == (3, 4)

@@ -147,3 +147,11 @@ def test_where_nothing_is_refused_it_is_the_command_line(capsys, monkeypatch):
     monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
     assert command.main(["doctor", "/tmp/data"]) == 1
     assert "cannot reach /tmp/data" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.gate_on("keras3_jax")
+def test_a_pipe_that_has_read_enough_is_no_error():
+    command = [sys.executable, "-m", "keras_tpu_ext", "doctor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        running.stdout.close()
+        assert (running.stderr.read(), running.wait()) == ("", 141)

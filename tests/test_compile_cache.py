@@ -13,6 +13,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import compile_cache, resume
 from keras_tpu_ext.compile_cache import CompileCache
 from keras_tpu_ext.errors import ArgumentError, RuntimeNotSupportedError
+from keras_tpu_ext.machine import system
 
 PROGRAM = bytes(range(256)) * 8
 
@@ -87,7 +88,7 @@ def test_programs_of_another_libtpu_or_cpu_are_not_taken(cache, monkeypatch, wha
     if what == "libtpu":
         monkeypatch.setattr(compile_cache, "installed_version", lambda name: "0.0.99")
     else:
-        monkeypatch.setattr(compile_cache, "read_text", lambda root, file: "flags\t\t: fpu avx512f\n")
+        monkeypatch.setattr(system, "read_text", lambda root, file: "flags\t\t: fpu avx512f\n")
     assert CompileCache(cache._path).get("step") is None
 
 

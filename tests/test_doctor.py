@@ -11,11 +11,12 @@ import sys
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext import _runtime, cli
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime import message_terms
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight._saved import SavedFile, machine_of
+from keras_tpu_ext_command import main
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 
@@ -199,9 +200,9 @@ def test_nothing_is_started_unless_that_is_asked_for(machine, monkeypatch):
 
 def test_the_command_prints_it_and_exits_by_the_verdict(capsys, monkeypatch):
     monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
-    assert cli.main(["doctor", "/tmp/data"]) == 1
+    assert main(["doctor", "/tmp/data"]) == 1
     assert "cannot reach /tmp/data" in in_one_line(capsys.readouterr().out)
-    assert cli.main(["doctor", "/tmp/data", "--json"]) == 1
+    assert main(["doctor", "/tmp/data", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["tpu"] == "grpc://10.0.0.2:8470"
 
 

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from keras_tpu_ext import cli
+from keras_tpu_ext_command import main
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 
@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_it_prints_the_advice_and_exits_with_1(capsys):
-    assert cli.main(["advise", "cli_datasets:slow", "--tpu", "local"]) == 1
+    assert main(["advise", "cli_datasets:slow", "--tpu", "local"]) == 1
     printed = capsys.readouterr().out
     assert printed.startswith("1 thing to change in this pipeline:\n1. ")
     assert "cache-after-shuffle: cache comes after shuffle: every epoch has the order of" in printed
@@ -43,12 +43,12 @@ def test_it_prints_the_advice_and_exits_with_1(capsys):
 
 
 def test_a_good_pipeline_exits_with_0(capsys):
-    assert cli.main(["advise", "cli_datasets:good", "--json"]) == 0
+    assert main(["advise", "cli_datasets:good", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": []}
 
 
 def test_its_options_are_those_of_advise(capsys):
-    assert cli.main(["advise", "cli_datasets:good", "--replicas", "16", "--json"]) == 1
+    assert main(["advise", "cli_datasets:good", "--replicas", "16", "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["kind"], finding["write"]) == ("batch-small", ".batch(2048)  # 128 a replica")
 
@@ -68,7 +68,7 @@ def test_its_options_are_those_of_advise(capsys):
     ],
 )
 def test_errors_are_one_sentence_and_status_2(capsys, named, text):
-    assert cli.main(["advise", named]) == 2
+    assert main(["advise", named]) == 2
     shown = capsys.readouterr()
     assert shown.err.startswith(f"keras-tpu-ext advise: {text}")
     assert shown.err.count("\n") == 1

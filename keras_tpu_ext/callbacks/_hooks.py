@@ -48,8 +48,10 @@ class Hooks:
         self.find_doing()
         for name in _HOOKS:
             hook = self._timed_of_batches(name) if name in _OF_BATCHES else self._timed(name)
-            if name in before or name in after:
-                hook = _between(before.get(name, _nothing), hook, after.get(name, _nothing))
+            if name in before:
+                hook = _after(before[name], hook)
+            if name in after:
+                hook = _before(after[name], hook)
             setattr(self, name, hook)
 
     def set_params(self, params: Any) -> None:
@@ -112,13 +114,16 @@ def all_of(callbacks: Sequence[Any]) -> list[Any]:
     return [one for given in callbacks for one in (given.callbacks if isinstance(given, Hooks) else [given])]
 
 
-def _nothing(*args: object, **kwargs: object) -> None:
-    pass
-
-
-def _between(before: Callable[[], None], hook: Callable[..., None], after: Callable[[], None]) -> Callable[..., None]:
+def _after(before: Callable[[], None], hook: Callable[..., None]) -> Callable[..., None]:
     def called(*args: Any, **kwargs: Any) -> None:
         before()
+        hook(*args, **kwargs)
+
+    return called
+
+
+def _before(after: Callable[[], None], hook: Callable[..., None]) -> Callable[..., None]:
+    def called(*args: Any, **kwargs: Any) -> None:
         hook(*args, **kwargs)
         after()
 

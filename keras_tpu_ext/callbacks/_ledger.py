@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,8 +14,9 @@ from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
 from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
-from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
+from keras_tpu_ext.callbacks._step_costs import Cycle, NotedCycle, StepClock, StepCosts
 
+_MOST_NOTED = 64  # cycles that are divided together, in a fraction of the time
 _WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile; after each it waits for the devices
 
 
@@ -24,7 +26,7 @@ class _Ran(NamedTuple):
     execution: Execution
     output: Nest
     steps: int
-    probed: bool
+    in_graph: bool  # whether its batches were read in its graph, as its data made them
     is_steady: bool  # whether its cycle counts for what a step takes
     is_done: bool  # whether the devices have been waited for
 
@@ -33,7 +35,8 @@ class FitLedger:
     """Watches one `fit`, by its executions and its callbacks' hooks.
 
     On JAX the host reads batches, so waiting is timed as it happens. On TensorFlow a step reads its batch in its
-    graph: an `InputProbe` times steps on batches that are ready, and what steps take beyond that is waiting.
+    graph: an `InputProbe` times steps on batches that are ready, and what steps take beyond that is waiting. After it
+    the hooks around an execution tell enough, and none is intercepted: there Python makes each step longer.
 
     Args:
         model: The model.
@@ -64,6 +67,7 @@ class FitLedger:
             self._buckets,
             before={
                 "on_epoch_begin": self._begin_epoch,
+                "on_train_batch_end": self._end_execution,
                 "on_test_begin": self._begin_validation,
                 "on_epoch_end": self._end_training,
             },
@@ -85,35 +89,54 @@ class FitLedger:
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         self._is_behind = False  # whether the devices had not done the execution before when they got the last one
         # Executions that read batches in their graph, and those of them that were traced.
-        self._in_graph: StepCosts | None = None
-        self._traced = StepCosts()
+        self._in_graph, self._traced = StepCosts(), StepCosts()
+        self._reads_in_graph = False
+        # Cycles not divided yet, each with whether it is steady, and whether its batches were read in the graph.
+        self._noted: deque[tuple[NotedCycle, bool, bool]] = deque()
+        self._dividing = threading.Lock()  # on JAX a hook in another thread may ask for the seconds
+        self._recent: deque[Cycle] = deque(maxlen=window)
         self._start_epoch()
-        self.recent: deque[Cycle] = deque(maxlen=window)
 
     def _start_epoch(self) -> None:
+        self._divide()
+        self._like_it: _Ran | None = None  # what the executions are like that are not intercepted
         self.executions = 0  # of this epoch
-        self.costs = StepCosts()  # of this epoch
+        self._costs = StepCosts()
         self.steps_of_epoch = 0  # before its last execution
         self._epoch_began = 0.0  # its first execution
 
     @property
+    def costs(self) -> StepCosts:
+        """What a step of this epoch takes."""
+        self._divide()
+        return self._costs
+
+    @property
+    def recent(self) -> tuple[Cycle, ...]:
+        """The last cycles."""
+        self._divide()
+        return tuple(self._recent)
+
+    @property
     def compute_seconds(self) -> float | None:
         """Seconds of a step whose batch is ready, if steps read in their graph, and if it is known."""
-        return self.probes.found[-1].compute_seconds if self._in_graph and self.probes.found else None
+        return self.probes.found[-1].compute_seconds if self._reads_in_graph and self.probes.found else None
 
     @property
     def costliest_callback(self) -> str:
         """The bucket of the callback whose hooks of batches take longest; empty if there is none."""
+        self._divide()
         seconds = dict(zip(self.hooks.buckets, self._steps.of_callbacks, strict=True))
         return max(seconds, key=lambda bucket: seconds[bucket], default="")
 
     @property
     def knows_input(self) -> bool:
         """Whether it is known how long steps wait for their batches."""
-        return self._in_graph is None or bool(self.probes.found)
+        return not self._reads_in_graph or bool(self.probes.found)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each bucket until now, or until the end of `fit`."""
+        self._divide()
         now, sums, in_graph = self.now(), self._steps.sums, self._in_graph
         found = self._buckets.until(self._epoch_began if self._in_steps else now)
         of_steps = [(TRAINING, sums.training), (INPUT, sums.input), (IDLE, sums.idle), (COMPILE, sums.compile)]
@@ -121,7 +144,7 @@ class FitLedger:
         of_callbacks = zip(self.hooks.buckets, self._steps.of_callbacks, strict=True)
         for bucket, seconds in (*of_steps, running, *of_callbacks):
             found[bucket] = found.get(bucket, 0.0) + seconds
-        if in_graph is not None and in_graph.steps:
+        if in_graph.steps:
             # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
             step = in_graph.training / in_graph.steps
             _move(found, COMPILE, self._traced.training - step * self._traced.steps)
@@ -152,9 +175,25 @@ class FitLedger:
         self._buckets.open(IDLE)
 
     def _expect_execution(self) -> None:
-        """Intercept the train function, which a callback may have made anew."""
-        self._expects_execution = True
+        """Intercept the train function, which a callback may have made anew, unless its hooks tell enough."""
+        if self._like_it is not None:
+            not_counted = self._like_it.steps if self._ran is None else self._ran.steps + self._like_it.steps
+            if not self._is_last(not_counted):
+                self._begin(sampled=False)
+                return
+        self._like_it, self._expects_execution = None, True
         self._interception.begin()
+
+    def _end_execution(self) -> None:
+        """Note that an execution has ended that is not intercepted."""
+        if self._like_it is not None and self._ran is None:
+            self._steps.end_call()
+            self._ran = self._like_it
+            self.executions += 1
+
+    def _is_last(self, steps: int) -> bool:
+        """Return whether an execution is known to be the last one of the epoch."""
+        return self._known_steps is not None and self.steps_of_epoch + steps >= self._known_steps
 
     def _begin_validation(self) -> None:
         self._end_training(before=VALIDATION)
@@ -169,9 +208,11 @@ class FitLedger:
         if ran is not None:
             computing = not ran.is_done and (self._is_behind or not ran.execution.is_ready(ran.output))
             ran.execution.wait_for(ran.output)
-            cycle = self._end_cycle(ran, computing=computing, is_last=True)
+            self._divide()
+            in_graph = ran.in_graph and ran.steps == 1  # or else the last may have run fewer
+            cycle = self._divided(self._steps.end_cycle(ran.steps, computing=computing), in_graph)
             if self._is_behind and ran.is_steady:  # it has the time of all that were dispatched ahead
-                self.costs.add(cycle._replace(idle=0.0), waits_for_all=True)
+                self._costs.add(cycle._replace(idle=0.0), waits_for_all=True)
             self._steps.sums.idle -= cycle.idle
             self._buckets.add(before, cycle.idle)
         if self._in_steps:
@@ -197,6 +238,7 @@ class FitLedger:
         if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
             self._probe = self.probes.next(execution, *self._step_and_wait(), note=self._note_probe)
         probe = self._probe
+        self._reads_in_graph = execution.reads_in_graph
         if probe is not None or execution.reads_in_graph:
             self._begin(sampled=sampled)
         try:
@@ -213,14 +255,18 @@ class FitLedger:
             began = self._buckets.clock()
             execution.wait_for(output)
             self._steps.tail = self._buckets.clock() - began
-        is_last = self._known_steps is not None and self.steps_of_epoch + steps >= self._known_steps
+        is_last = self._is_last(steps)
         if is_last and not sampled:
             execution.wait_for(output)  # Keras does so next, to read the metrics
             self._steps.end_call()
             self._steps.tail = 0.0
         is_steady = self.executions >= _WARMUP and probe is None
-        self._ran = _Ran(execution, output, steps, probe is not None, is_steady, is_last)
+        in_graph = execution.reads_in_graph and probe is None
+        self._ran = _Ran(execution, output, steps, in_graph, is_steady, is_last)
         self.executions += 1
+        if in_graph and is_steady and not self.probes.may_begin and execution.is_settled():
+            self._like_it = self._ran
+            self._interception.undo()
         return result
 
     def _note_probe(self, seconds: float) -> None:
@@ -241,11 +287,11 @@ class FitLedger:
             self._is_behind = computing and not sampled
             if sampled and computing:
                 ran.execution.wait_for(ran.output)
-            cycle = self._end_cycle(ran, computing=computing)
-            if ran.is_steady:
-                self.costs.add(cycle)
-                self.recent.append(cycle)
+            noted = self._steps.end_cycle(ran.steps, computing=computing)
+            self._noted.append((noted, ran.is_steady, ran.in_graph))
             self.steps_of_epoch += ran.steps
+            if len(self._noted) >= _MOST_NOTED:
+                self._divide()
         elif not self._in_steps:
             self._enter_steps()
         self._steps.begin_call(ends_cycle=ran is not None)
@@ -257,12 +303,20 @@ class FitLedger:
         self._buckets.open(IDLE)  # what it took to get a batch is in `input`
         self._in_steps, self._epoch_began, self._is_behind = True, self._buckets.clock(), False
 
-    def _end_cycle(self, ran: _Ran, *, computing: bool, is_last: bool = False) -> Cycle:
-        cycle = self._steps.end_cycle(ran.steps, computing=computing)
-        if ran.execution.reads_in_graph:
-            self._in_graph = self._in_graph or StepCosts()
-            if not ran.probed and not (is_last and ran.steps > 1):  # the last may have run fewer
-                (self._traced if cycle.compile else self._in_graph).add(cycle)
+    def _divide(self) -> None:
+        """Add the cycles that have only been noted."""
+        with self._dividing:
+            while self._noted:
+                noted, is_steady, in_graph = self._noted.popleft()
+                cycle = self._divided(noted, in_graph)
+                if is_steady:
+                    self._costs.add(cycle)
+                    self._recent.append(cycle)
+
+    def _divided(self, noted: NotedCycle, in_graph: bool) -> Cycle:
+        cycle = self._steps.divide(noted)
+        if in_graph:
+            (self._traced if cycle.compile else self._in_graph).add(cycle)
         return cycle
 
     def _step_and_wait(self) -> tuple[float, float]:

@@ -74,11 +74,28 @@ class StepCosts:
         return each._replace(training=each.training - waiting, input=each.input + waiting)
 
 
+class NotedCycle(NamedTuple):
+    """The measurements of a cycle, in seconds, that has not been divided yet."""
+
+    steps: int
+    computing: bool  # whether the devices still computed at its end
+    total: float
+    in_call: float
+    compiled: float
+    read_before: float  # reading batches after the call
+    read_inside: float  # and within it
+    tail: float  # the devices compute after the call
+    hooks: tuple[float, ...]  # of each callback
+
+
 class StepClock:
     """Divides the time of steps: calls, reading batches, hooks of callbacks, compiling, and the rest.
 
     While the devices compute it is training, whatever the host does: for as long as they are known to, and for all of
     a cycle if they still do at its end.
+
+    After a step the processor's caches hold other things, so that Python takes several times as long as in a loop of
+    its own: between steps a cycle is only noted, and `divide` is for many of them at once.
 
     Args:
         clock: Returns the time in seconds.
@@ -90,6 +107,7 @@ class StepClock:
         self._clock, self._compiled, self._hooks = clock, compiled, hooks
         self.sums = StepCosts()
         self.of_callbacks = [0.0] * len(hooks)
+        self._zeros = tuple(self.of_callbacks)
         self.tail = 0.0  # seconds for which the devices compute after a call
         self.called = self.ended = (
             0.0  # when the last call began, in which devices get their work, and the last cycle
@@ -100,14 +118,15 @@ class StepClock:
     def drop(self) -> list[float]:
         """Return the seconds of hooks until now, and count neither these nor batches that were read."""
         hooks = list(self._hooks)
-        self._hooks[:] = [0.0] * len(hooks)
+        self._hooks[:] = self._zeros
         self._read_before = 0.0
         return hooks
 
     def begin_call(self, *, ends_cycle: bool = False) -> None:
         """Note that a call begins, right where a cycle has ended or else now."""
-        self.called = self.ended = self._returned = self.ended if ends_cycle else self._clock()
-        self._compiled_before = self._compiled()
+        if not ends_cycle:
+            self.ended, self._compiled_before = self._clock(), self._compiled()
+        self.called = self._returned = self.ended
 
     def end_call(self) -> None:
         """Note that it has returned."""
@@ -120,41 +139,61 @@ class StepClock:
         else:
             self._read_before += seconds
 
-    def end_cycle(self, steps: int, *, computing: bool) -> Cycle:
+    def end_cycle(self, steps: int, *, computing: bool) -> NotedCycle:
         """End a cycle now; `computing` says whether the devices still compute."""
-        self.ended = self._clock()
-        total, compiled = self.ended - self.called, self._compiled()
-        compiling = 0.0 if compiled == self._compiled_before else min(compiled - self._compiled_before, total)
-        in_hooks = sum(self._hooks)
-        if computing:
-            cycle = Cycle(steps, total - compiling, 0.0, 0.0, 0.0, compiling)
+        self.ended, compiled, before = self._clock(), self._compiled(), self._compiled_before
+        noted = NotedCycle(
+            steps,
+            computing,
+            self.ended - self.called,
+            self._returned - self.called,
+            compiled - before,
+            self._read_before,
+            self._read_inside,
+            self.tail,
+            tuple(self._hooks),
+        )
+        self._compiled_before = compiled
+        self._hooks[:] = self._zeros
+        self._read_before = self._read_inside = 0.0
+        return noted
+
+    def divide(self, noted: NotedCycle) -> Cycle:
+        """Return what a cycle was spent on, and add it to the sums."""
+        in_hooks = sum(noted.hooks)
+        if noted.computing:
+            compiling = min(noted.compiled, noted.total)
+            cycle = Cycle(noted.steps, noted.total - compiling, 0.0, 0.0, 0.0, compiling)
         else:
-            cycle = self._divided(steps, total, compiling, in_hooks)
+            cycle = _divided(noted, in_hooks)
         if cycle.callbacks:
             part = cycle.callbacks / in_hooks
-            self.of_callbacks = [
-                all_of + part * one for all_of, one in zip(self.of_callbacks, self._hooks, strict=True)
-            ]
-        self._hooks[:] = [0.0] * len(self._hooks)
-        self._read_before = self._read_inside = 0.0
+            for i, seconds in enumerate(noted.hooks):
+                self.of_callbacks[i] += part * seconds
         self.sums.add(cycle)
         return cycle
 
-    def _divided(self, steps: int, total: float, compiling: float, in_hooks: float) -> Cycle:
-        """Return a cycle at whose end the devices wait."""
-        in_call = self._returned - self.called - self._read_inside
-        after = total - (self._returned - self.called)
-        reading = min(self._read_before, after)
-        idle = max(after - in_hooks - reading, 0.0)
+
+def _divided(noted: NotedCycle, in_hooks: float) -> Cycle:
+    """Return a cycle at whose end the devices wait."""
+    steps, _, total, in_call, compiled, reading, inside, tail, _ = noted
+    after = total - in_call
+    reading = min(reading, after)
+    idle = max(after - in_hooks - reading, 0.0)
+    training, in_hooks, compiling = max(in_call - inside, 0.0), min(in_hooks, after), 0.0
+    if compiled:
         # What compiles is the call, or else the data, a callback, or Keras.
-        training, rest = max(in_call - compiling, 0.0), max(compiling - in_call, 0.0)
-        inside, rest = max(self._read_inside - rest, 0.0), max(rest - self._read_inside, 0.0)
-        in_hooks, rest = min(max(in_hooks - rest, 0.0), after), max(rest - in_hooks, 0.0)
+        compiling = rest = min(compiled, total)
+        training, rest = max(training - rest, 0.0), max(rest - training, 0.0)
+        inside, rest = max(inside - rest, 0.0), max(rest - inside, 0.0)
+        in_hooks, rest = max(in_hooks - rest, 0.0), max(rest - in_hooks, 0.0)
         idle, rest = max(idle - rest, 0.0), max(rest - idle, 0.0)
+        compiling -= rest
+    if tail:
         # The devices go on beside hooks, then beside the rest, then beside reading.
-        covered = min(self.tail, in_hooks + idle + reading)
+        covered = min(tail, in_hooks + idle + reading)
         training += covered
         in_hooks, covered = max(in_hooks - covered, 0.0), max(covered - in_hooks, 0.0)
         idle, covered = max(idle - covered, 0.0), max(covered - idle, 0.0)
-        reading = max(reading - covered, 0.0) + inside
-        return Cycle(steps, training, reading, in_hooks, idle, compiling - rest)
+        reading = max(reading - covered, 0.0)
+    return Cycle(steps, training, reading + inside, in_hooks, idle, compiling)

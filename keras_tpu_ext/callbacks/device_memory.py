@@ -12,7 +12,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
 from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
-from keras_tpu_ext.callbacks.device_memory_report import DeviceMemoryReport, Growth
+from keras_tpu_ext.callbacks.device_memory_report import READINGS, DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import DeviceMemoryError, KteWarning
 from keras_tpu_ext.output.display import memory_size, rounded
@@ -102,8 +102,9 @@ class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
         return plot_memory(self._records, self._epoch_ends, self.report().devices)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Start reading, without what Python is about to free."""
-        gc.collect()
+        """Start reading, without what Python is about to free if that could hide a growth."""
+        if (self.params or {}).get("epochs", 1) >= READINGS:
+            gc.collect()
         self._read = _runtime.devices.memory_reader(self.model)
         self._began = self._next = self.clock()
         self._report, self._logs, self._growth = None, {}, Growth()

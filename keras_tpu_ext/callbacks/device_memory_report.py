@@ -75,7 +75,7 @@ class Growth:
     def add(self, executions: int, groups: Sequence[ArrayGroup]) -> None:
         """Add what there is after this many executions of the `fit`, in place of an earlier reading after as many."""
         before = [one for one in self._seen if one[0] != executions]
-        self._seen = [*before[-2:], (executions, {one[:3]: one for one in groups})]
+        self._seen = [*before[1 - READINGS :], (executions, {one[:3]: one for one in groups})]
 
     def leaks(self) -> list[tuple[ArrayGroup, int, int]]:
         """Return each group that grows, by how many arrays it grew, and in how many executions.
@@ -83,7 +83,7 @@ class Growth:
         It grows by an array in every other execution, as a list that gets one of each does, or by a MiB an epoch.
         A few small ones more after each epoch, such as a history of its own, are none.
         """
-        if len(self._seen) < 3:
+        if len(self._seen) < READINGS:
             return []
         (first, before), (_, between), (last, now) = self._seen
         found = []
@@ -97,5 +97,6 @@ class Growth:
         return sorted(found, key=lambda one: -one[0].bytes)
 
 
+READINGS = 3  # that show a growth
 _LARGE = 2**20  # bytes in an epoch
 _FEW = 16  # arrays in two epochs

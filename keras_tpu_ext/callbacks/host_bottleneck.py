@@ -162,7 +162,7 @@ class HostBottleneck(LedgerUser, Plotted):
         now = self.clock()
         if now >= self._show_at and self._ledger is not None:
             self._show_at = now + _UPDATE_SECONDS
-            verdict = self._verdict_on(StepCosts(tuple(self._ledger.recent)))
+            verdict = self._verdict_on(StepCosts(self._ledger.recent))
             self._shown = None if verdict is None else verdict.wait_fraction
         if logs is not None and self._shown is not None:
             logs[_WAIT_FRACTION] = self._shown

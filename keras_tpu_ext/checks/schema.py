@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 Check: TypeAlias = Callable[[Any, str], Any]
@@ -73,18 +73,16 @@ def number(value: Any, where: str) -> float:
     return float(value)
 
 
-def boolean(value: Any, where: str) -> bool:
-    """Check a boolean."""
-    if type(value) is not bool:
-        raise MismatchError(where, "true or false", value)
-    return value
+def _of_type(kind: type, needed: str) -> Check:
+    def check(value: Any, where: str) -> Any:
+        if type(value) is not kind:
+            raise MismatchError(where, needed, value)
+        return value
+
+    return check
 
 
-def text(value: Any, where: str) -> str:
-    """Check a text."""
-    if type(value) is not str:
-        raise MismatchError(where, "a text", value)
-    return value
+boolean, text = _of_type(bool, "true or false"), _of_type(str, "a text")
 
 
 def matching(pattern: re.Pattern[str], needed: str) -> Check:
@@ -155,13 +153,8 @@ def mapping(check: Check, keys: Check = text) -> Check:
     return check_all
 
 
-def fields(checks: Mapping[str, Check], optional: Sequence[str] = ()) -> Check:
-    """Return the check of an object with these keys and no others.
-
-    Args:
-        checks: The check of each key's value.
-        optional: Keys that may be missing; they are then missing in what the check returns.
-    """
+def fields(checks: Mapping[str, Check]) -> Check:
+    """Return the check of an object with these keys and no others."""
 
     def check_all(value: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -171,9 +164,9 @@ def fields(checks: Mapping[str, Check], optional: Sequence[str] = ()) -> Check:
             if name not in checks:
                 raise MismatchError(where, f"an object with no other keys than {', '.join(checks)}", name)
         for name in checks:
-            if name not in value and name not in optional:
+            if name not in value:
                 raise MismatchError(where, f"an object with the key {name!r}", value)
-        return {name: check(value[name], f"{inside}{name}") for name, check in checks.items() if name in value}
+        return {name: check(value[name], f"{inside}{name}") for name, check in checks.items()}
 
     return check_all
 

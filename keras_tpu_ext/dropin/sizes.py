@@ -67,11 +67,6 @@ def _method(symbol: str, *, reverse: bool) -> Callable[[Any, Any], Any]:
     return method
 
 
-for _symbol, _name in {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.items():
-    setattr(OpenSize, f"__{_name}__", _method(_symbol, reverse=False))
-    setattr(OpenSize, f"__r{_name}__", _method(_symbol, reverse=True))
-
-
 def _formula_of(size: Any) -> Any:
     return size.formula if isinstance(size, OpenSize) else size
 
@@ -117,15 +112,11 @@ def _each(function: Callable[[Any, Any], Any], *, reverse: bool) -> Callable[[An
     return method
 
 
-for _name, _function in {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-}.items():
-    setattr(Sizes, f"__{_name}__", _each(_function, reverse=False))
-    setattr(Sizes, f"__r{_name}__", _each(_function, reverse=True))
+for _symbol, _name in {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.items():
+    for _prefix in ("", "r"):
+        _reverse = bool(_prefix)
+        setattr(OpenSize, f"__{_prefix}{_name}__", _method(_symbol, reverse=_reverse))
+        setattr(Sizes, f"__{_prefix}{_name}__", _each(_OPERATORS[_symbol], reverse=_reverse))
 
 
 def sizes_of(value: Any) -> Sizes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
+import re
 from collections.abc import Mapping
 
 _READ_LIMIT = 1 << 20  # bytes; /proc/cpuinfo of a large host is a few hundred KiB
@@ -51,3 +53,9 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def processor() -> str:
+    """Return the architecture and the features of this machine's processor, which programs for it may use."""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", read_text("/", "proc/cpuinfo"), re.MULTILINE)
+    return " ".join([platform.machine(), *sorted(found[1].split() if found else [])])

@@ -16,12 +16,19 @@ class Report(HtmlText):
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
         derived = {name: _plain(getattr(self, name)) for name in ("ok", *self._derived)}
-        return {**derived, **_plain(self)}
+        return {**derived, **_fields(self)}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(value) if not field.name.startswith("_")]
+    return {name: _plain(getattr(value, name)) for name in names}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Report):
+        return value.to_dict()
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return _fields(value)
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):

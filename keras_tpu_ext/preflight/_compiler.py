@@ -37,6 +37,7 @@ from keras_tpu_ext.output.progress import last_lines, run_process
 from keras_tpu_ext.preflight._hlo.flops import KERNEL, digest_of
 from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles, cycles_of
 from keras_tpu_ext.preflight.targets import Target
+from keras_tpu_ext.resume.storage import folder_of
 
 _CACHE_VERSION = 7
 _CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
@@ -99,24 +100,22 @@ def compile_for(
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job))
         (folder / "program").write_bytes(lowered.program)
-        status = _run_worker(folder, environment, timeout_s, progress, target)
-        if not (folder / "result.json").exists():
-            raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
-        facts = json.loads((folder / "result.json").read_text())
+        facts = _run_worker(folder, environment, timeout_s, progress, target)
         if "unreadable" in facts:
             raise PreflightError(
                 f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
                 f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
                 "Write: pip install --upgrade 'jax[tpu]'"
             )
-        error, machine = facts.pop("error", ""), facts.pop("machine", {})
-        hlo = "" if error else (folder / "module.hlo").read_text()
-        executable = b"" if error else (folder / "executable").read_bytes()
-        if not error:
+        facts["versions"] = versions
+        if "error" in facts:
+            compiled = Compiled("", facts, facts.pop("error"))
+        else:
+            hlo, executable = (folder / "module.hlo").read_text(), (folder / "executable").read_bytes()
             facts["kernels"] = _kernels(folder, environment, timeout_s, progress) if KERNEL in hlo else {}
-    compiled = Compiled(hlo, {**facts, "versions": versions}, error, executable=executable, machine=machine)
+            compiled = Compiled(hlo, facts, executable=executable, machine=facts.pop("machine", {}))
     # No other errors: they may be caused by the machine.
-    if cached is not None and (not error or "RESOURCE_EXHAUSTED" in error):
+    if cached is not None and (not compiled.error or "RESOURCE_EXHAUSTED" in compiled.error):
         _write_cache(cached, compiled)
     return compiled
 
@@ -175,15 +174,20 @@ def _kernels(
 
 def _run_worker(
     folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
-) -> int:
+) -> dict[str, Any]:
+    """Compile the program in a folder; return what the worker says of it."""
     command = [sys.executable, str(_WORKER), str(folder)]
     try:
-        return run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
+        status = run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
     except subprocess.TimeoutExpired as error:
         raise PreflightError(
             f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
             f"timeout_s={2 * timeout_s:g}, or fewer layers."
         ) from error
+    if not (folder / "result.json").exists():
+        raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:
@@ -218,11 +222,6 @@ def _read_cache(path: Path) -> Compiled | None:
 
 
 def _write_cache(path: Path, compiled: Compiled) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        with gzip.open(part, "wt", compresslevel=3) as file:
-            json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
-        part.replace(path)
-    except OSError:  # a full or read-only disk must not lose the result
-        return
+    content = json.dumps({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}).encode()
+    with contextlib.suppress(OSError):  # a full or read-only disk must not lose the result
+        folder_of(str(path.parent)).write(path.name, lambda file: file.write(gzip.compress(content, compresslevel=3)))

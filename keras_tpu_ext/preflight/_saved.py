@@ -6,10 +6,10 @@ used. An executable is machine code, so a file is read only if its own digest is
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import os
-import platform
 import re
 import warnings
 from collections.abc import Mapping
@@ -86,15 +86,7 @@ class SavedFile(NamedTuple):
     def write(self, path: str | os.PathLike[str]) -> str:
         """Write it into a file and return the SHA-256 of that."""
         programs = [
-            {
-                "name": one.name,
-                "module": one.signature.module,
-                "digest": one.signature.digest,
-                "arguments": one.signature.arguments,
-                "options": one.signature.options,
-                "seconds": one.seconds,
-            }
-            for one in self.programs
+            {"name": one.name, "seconds": one.seconds, **dataclasses.asdict(one.signature)} for one in self.programs
         ]
         content = {"format": _FORMAT, "target": self.target, "machine": self.machine, "programs": programs}
         file = io.BytesIO()
@@ -166,15 +158,9 @@ def machine_of(facts: Mapping[str, str]) -> dict[str, str]:
         "libtpu": (versions.libtpu or "") if is_tpu else "",
         "XLA_FLAGS": _flags(os.environ.get("XLA_FLAGS", "")),
         "LIBTPU_INIT_ARGS": _flags(arguments) if is_tpu else "",
-        "processor": "" if is_tpu else _processor(),
+        "processor": "" if is_tpu else system.processor(),
     }
 
 
 def _flags(text: str) -> str:
     return " ".join(sorted(flag for flag in text.split() if not flag.startswith(_NO_FLAGS)))
-
-
-def _processor() -> str:
-    """Return the architecture and the features of this machine's processor, which programs for it may use."""
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", system.read_text("/", "proc/cpuinfo"), re.MULTILINE)
-    return " ".join([platform.machine(), *sorted(found[1].split() if found else [])])

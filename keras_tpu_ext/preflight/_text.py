@@ -12,7 +12,6 @@ from keras_tpu_ext.preflight.results import (
     MemoryUse,
     PreflightResult,
     StepTime,
-    left_out,
 )
 
 _NUM_LAYERS = 10
@@ -57,8 +56,7 @@ def _lines(report: PreflightResult) -> Iterator[str]:
     if is_cpu(report):
         yield '- There is no estimate of time for this machine\'s CPU: kte.plan(..., target="cpu") measures it.'
         return
-    corrections = () if report.time is None else report.time.corrections
-    yield from (f"- {sentence}" for sentence in left_out(corrections))
+    yield from (f"- {sentence}" for sentence in report.left_out)
 
 
 def _candidate_lines(report: PreflightResult) -> Iterator[str]:

@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from keras_tpu_ext.checks.arguments import argument_error
-from keras_tpu_ext.output.display import HtmlText
 from keras_tpu_ext.preflight._plot import draw_report
 from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class PreflightReport(HtmlText, PreflightResult):
+class PreflightReport(PreflightResult):
     """The result of `preflight`; print it, or show it in a notebook.
 
     Attributes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from keras_tpu_ext.output.display import mesh_text
+from keras_tpu_ext.output.report import Report
 from keras_tpu_ext.sharding.layout_report import LayoutReport
 
 _TILE = 128  # sequence lengths are multiples of it
@@ -18,12 +19,6 @@ _NOT_IN_THEM = (
     "Not included: how fast the host makes and sends batches, the time between steps, {} real network; "
     "`steps_per_execution`, callbacks and validation."
 )
-
-
-def left_out(corrections: Collection[str] = ()) -> tuple[str, ...]:
-    """Return sentences on what an estimate with these corrections leaves out."""
-    network = "and a" if "collectives" in corrections else "and the latency of collectives and of a"
-    return _ESTIMATES, _NOT_IN_THEM.format(network)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,8 +248,13 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class PreflightResult:
+class PreflightResult(Report):
     """The data of a `PreflightReport`, which documents the fields."""
+
+    _derived = (
+        *("num_replicas", "step_seconds", "samples_per_sec", "tokens_per_sec", "largest_sequence_length"),
+        *("host_bytes_per_sec", "left_out"),
+    )
 
     model: str
     target: str
@@ -323,19 +323,9 @@ class PreflightResult:
         """Bytes per second that the input pipeline must deliver at that rate; `None` if there is no estimate."""
         return None if not self.step_seconds else self.host_bytes / self.step_seconds
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
-        fields = dataclasses.asdict(dataclasses.replace(self, layout=None, _save=None))
-        del fields["_save"]
-        return {
-            "ok": self.ok,
-            **fields,
-            "layout": None if self.layout is None else self.layout.to_dict(),
-            "num_replicas": self.num_replicas,
-            "step_seconds": self.step_seconds,
-            "samples_per_sec": self.samples_per_sec,
-            "tokens_per_sec": self.tokens_per_sec,
-            "largest_sequence_length": self.largest_sequence_length,
-            "host_bytes_per_sec": self.host_bytes_per_sec,
-            "left_out": list(left_out(() if self.time is None else self.time.corrections)),
-        }
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Sentences on what the estimate leaves out."""
+        corrections = () if self.time is None else self.time.corrections
+        network = "and a" if "collectives" in corrections else "and the latency of collectives and of a"
+        return _ESTIMATES, _NOT_IN_THEM.format(network)

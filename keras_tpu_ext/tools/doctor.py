@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.machine import system
 from keras_tpu_ext.machine.versions import NEWEST_LIBTPU_FOR_TENSORFLOW, Versions, problem_of_packages
-from keras_tpu_ext.output.display import HtmlText, counted, wrap
+from keras_tpu_ext.output.display import counted, wrap
+from keras_tpu_ext.output.report import Report
 
 _LIBTPU = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
 # The variables that only this service sets.
@@ -46,7 +47,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class DoctorReport(HtmlText):
+class DoctorReport(Report):
     """The result of `doctor`; print it, or show it in a notebook.
 
     Attributes:
@@ -77,25 +78,16 @@ class DoctorReport(HtmlText):
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
         generation = self.hardware.generation
-        return {
-            "ok": self.ok,
-            "place": self.place,
-            "hardware": {
-                "kind": self.hardware.kind,
-                "name": self.hardware.name,
-                "devices": self.hardware.num_devices,
-                "generation": None if generation is None else generation.name,
-                "chips": self._chips(),
-                "hbm_bytes_per_device": None if generation is None else generation.hbm_bytes_per_core,
-                "found_by": list(self.hardware.found_by),
-            },
-            "tpu": self.tpu,
-            "framework": self.framework,
-            "versions": dict(self.versions),
-            "policy": self.policy,
-            "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "next_step": self.next_step,
+        hardware = {
+            "kind": self.hardware.kind,
+            "name": self.hardware.name,
+            "devices": self.hardware.num_devices,
+            "generation": None if generation is None else generation.name,
+            "chips": self._chips(),
+            "hbm_bytes_per_device": None if generation is None else generation.hbm_bytes_per_core,
+            "found_by": list(self.hardware.found_by),
         }
+        return {**super().to_dict(), "hardware": hardware}
 
     def __str__(self) -> str:
         rows = [("machine", self.place), ("hardware", self._hardware())]

@@ -51,7 +51,7 @@ def machine(monkeypatch):
     """A machine whose device files and installed packages the test tells; JAX must not be asked unless it may."""
     machine = SimpleNamespace(files=[], packages=[], asked=[])
     monkeypatch.setattr(devices.glob, "glob", lambda pattern: [f for f in machine.files if f.startswith(pattern[:8])])
-    monkeypatch.setattr(devices, "_version", lambda package: "1" if package in machine.packages else None)
+    monkeypatch.setattr(devices, "installed_version", lambda package: "1" if package in machine.packages else None)
 
     def local_device_count(backend):
         machine.asked.append(backend)

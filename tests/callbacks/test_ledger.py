@@ -1,7 +1,6 @@
 """The ledger of a fit whose executions and clock are made up."""
 
 import time
-import types
 
 import pytest
 
@@ -23,12 +22,18 @@ class Loop:
         self.ledger._known_steps = known
 
     def run(self, epochs, executions):
-        hooks = self.ledger.hooks
+        hooks, self.intercepted = self.ledger.hooks, 0
         for epoch in range(epochs):
             hooks.on_epoch_begin(epoch)
             for batch in range(executions):
                 hooks.on_train_batch_begin(batch)
-                self.ledger._around(self.kind(self.fit))
+                execution = self.kind(self.fit)
+                if self.ledger._interception.is_in_place:
+                    self.intercepted += 1
+                    self.ledger._around(execution)
+                else:
+                    execution.run()
+                hooks.on_train_batch_end(batch)
                 self.fit.now += self.between
             if self.reads_metrics:  # as Keras does, before it calls the hooks
                 self.fit.now = max(self.fit.now, self.fit.ready_at) + 3.0
@@ -40,8 +45,17 @@ class Loop:
 
 @pytest.fixture(autouse=True)
 def nothing_to_intercept(monkeypatch):
-    interception = types.SimpleNamespace(begin=lambda: None, undo=lambda: None)
-    monkeypatch.setattr(_runtime.probes, "intercept_executions", lambda model, around: interception)
+    monkeypatch.setattr(_runtime.probes, "intercept_executions", lambda model, around: FakeInterception())
+
+
+class FakeInterception:
+    is_in_place = False
+
+    def begin(self):
+        self.is_in_place = True
+
+    def undo(self):
+        self.is_in_place = False
 
 
 def host_reads(host, device, dispatch=0.0, batches=100):
@@ -103,6 +117,16 @@ def test_a_graph_that_reads_is_told_apart_by_a_probe():
     assert found["training"] == pytest.approx(80.0)
     assert found["input"] == pytest.approx(240.0)
     assert sum(found.values()) == pytest.approx(fit.now, abs=1e-2)
+
+
+def test_after_its_probe_a_graph_that_reads_is_not_intercepted_until_its_last_execution():
+    loop = Loop(Fit(host=3.0, compute=1.0, batches=1000), FakeExecution, steps=500, known=500, between=0.5)
+    found = loop.run(1, 500)
+    assert len(loop.ledger.probes.found) == 1
+    assert loop.intercepted == loop.ledger.probes.needed + 2  # the one that follows it, and the last
+    assert loop.ledger.executions == 500
+    assert found["idle"] == pytest.approx(500 * 0.5)
+    assert sum(found.values()) == pytest.approx(loop.fit.now, abs=1e-2)
 
 
 def test_a_probe_lets_go_of_the_pipeline_at_its_end():

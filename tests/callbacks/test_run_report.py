@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from keras_tpu_ext import cli
 from keras_tpu_ext.callbacks.run_report import RunReport, run_report
+from keras_tpu_ext_command import main
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -153,7 +153,7 @@ def test_many_rows_are_shortened():
 
 def test_the_command_prints_the_text_and_writes_the_page(folder, capsys):
     path = folder()
-    assert cli.main(["report", str(path)]) == 0
+    assert main(["report", str(path)]) == 0
     printed = capsys.readouterr()
     assert printed.err == f"wrote {path / 'report.html'}\n"
     assert printed.out.splitlines() == [
@@ -168,15 +168,15 @@ def test_the_command_prints_the_text_and_writes_the_page(folder, capsys):
 
 def test_the_command_prints_json_and_writes_where_it_is_told_to(folder, tmp_path, capsys):
     path = folder()
-    assert cli.main(["report", str(path), "--json"]) == 0
+    assert main(["report", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["reports"]["HostBottleneck"]["verdict"] == "moderately input-bound"
     assert not (path / "report.html").exists()
-    assert cli.main(["report", str(path), "--out", str(tmp_path / "page.html")]) == 0
+    assert main(["report", str(path), "--out", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").exists()
 
 
 def test_a_folder_without_a_run_is_one_sentence_and_status_2(tmp_path, capsys):
-    assert cli.main(["report", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
@@ -184,5 +184,5 @@ def test_a_folder_without_a_run_is_one_sentence_and_status_2(tmp_path, capsys):
         "given. [KTE008]\n"
     )
     (tmp_path / "run.json").write_text("[]")
-    assert cli.main(["report", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 2
     assert "is no file of kte.callbacks.RunLog: it must be an object; got a list of 0" in capsys.readouterr().err

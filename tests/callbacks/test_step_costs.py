@@ -72,7 +72,7 @@ class Run:
         return self
 
     def end(self, computing=False):
-        return self.clock.end_cycle(1, computing=computing)
+        return self.clock.divide(self.clock.end_cycle(1, computing=computing))
 
 
 def test_each_part_of_a_cycle_is_found():

@@ -7,7 +7,6 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext.hardware import TPU_GENERATIONS, Hardware
 from keras_tpu_ext.preflight.api import fastest_mesh
-from keras_tpu_ext.preflight.results import left_out
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="models are sharded on JAX")
 
@@ -55,7 +54,7 @@ def test_collectives_are_told_by_axis(of_both):
     text = str(of_both)
     assert "mesh of data 2 x model 4), batch of 64, 32 a replica: compiles and fits" in text
     assert "along data" in text
-    assert left_out()[0].split(",")[0] in text
+    assert of_both.left_out[0].split(",")[0] in text
 
 
 @pytest.mark.exhaustive

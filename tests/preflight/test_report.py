@@ -16,7 +16,6 @@ from keras_tpu_ext.preflight.results import (
     Fault,
     LayerTime,
     MemoryUse,
-    left_out,
 )
 from keras_tpu_ext.sharding.layout_report import LayoutReport, VariableLayout
 from preflight.reports import GIB, MEMORY, MIB, TIME, report
@@ -80,7 +79,7 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
     }
     assert set(data) == (fields - {"_save"}) | more
     assert data["ok"] is found.ok
-    assert data["left_out"] == list(left_out())
+    assert data["left_out"] == list(found.left_out)
     if not changes:
         assert data["memory"]["buffers"][1]["layer"] == "block/conv2"
         assert data["time"]["shares"]["memory"] == 0.7
@@ -334,7 +333,7 @@ def test_many_layers_are_summed_up_and_long_names_keep_their_end():
 
 
 def test_what_is_left_out_is_said():
-    assert unwrapped(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in left_out()]
+    assert unwrapped(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in report().left_out]
     assert "step " not in str(report(time=None)).split("- Times")[0]
 
 

@@ -78,7 +78,6 @@ class FirstCall(NamedTuple):
     peak: float  # the largest magnitude in its output, but for NaN: inf if it has one
     largest: float  # the largest among the finite numbers of its output
     largest_input: float  # that of its inputs
-    inputs_finite: float  # 1.0 if all its inputs were finite, else 0.0
 
 
 class NotFinite(NamedTuple):

@@ -13,7 +13,7 @@ from keras_tpu_ext.checks.schema import MismatchError
 _WORDS = 624  # of a Mersenne Twister, each of 32 bits
 
 
-def random_state() -> RandomState:
+def random_state() -> dict[str, Any]:
     """Return the states."""
     return {"python": random.getstate(), "numpy": np.random.get_state()}
 
@@ -24,7 +24,7 @@ def set_random_state(state: RandomState) -> None:
     np.random.set_state(state["numpy"])
 
 
-def check_random_state(value: object, where: str) -> RandomState:
+def check_random_state(value: object, where: str) -> dict[str, Any]:
     """Check states that a file holds; NumPy itself would read beyond the end of a state that is none."""
     if isinstance(value, dict) and list(value) == ["python", "numpy"]:
         is_numpy = _is_numpy(value["numpy"]) or _is_like(value["numpy"], np.random.get_state())

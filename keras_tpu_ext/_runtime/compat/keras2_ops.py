@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import Tensor
+from keras_tpu_ext._runtime.common.types import Array, Tensor
 
 abs = tf.abs
 all = tf.reduce_all
@@ -52,7 +52,7 @@ def arange(stop: Any, dtype: Any = None) -> tf.Tensor:
     return tf.range(tf.cast(stop, dtype), dtype=dtype)
 
 
-def convert_to_numpy(tensor: Tensor) -> Any:
+def convert_to_numpy(tensor: Tensor) -> Array:
     """Return a tensor or a variable as an array."""
     return tf.convert_to_tensor(tensor).numpy()
 

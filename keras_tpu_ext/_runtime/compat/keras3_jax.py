@@ -39,6 +39,12 @@ def layout_of(variable: Variable) -> Any:
     return getattr(variable, "_layout", None)  # before 3.10 a variable without a value has no such attribute
 
 
+def mesh_sizes(thing: Any) -> dict[str, int]:
+    """Return the size of each axis, by its name, of the mesh of a distribution or a layout."""
+    mesh = thing.device_mesh
+    return dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
+
+
 def spec_of_layout(layout: Any) -> tuple[Sequence[str | None], dict[str, int]]:
     """Return the axes of a variable's layout, and the size of each axis of its mesh; before 3.10 it is JAX's own."""
     if layout is None:
@@ -46,8 +52,7 @@ def spec_of_layout(layout: Any) -> tuple[Sequence[str | None], dict[str, int]]:
     if isinstance(layout, jax.sharding.Sharding):
         spec, mesh = getattr(layout, "spec", ()), getattr(layout, "mesh", None)
         return spec, {} if mesh is None else dict(mesh.shape)
-    mesh = layout.device_mesh
-    return layout.axes, dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
+    return layout.axes, mesh_sizes(layout)
 
 
 def devices_of_layout(layout: Any) -> set[str]:

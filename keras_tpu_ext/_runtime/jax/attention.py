@@ -113,7 +113,7 @@ def _with_remembered_mask(original: Callable[..., Tensor]) -> Callable[..., Tens
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def compute(*args: object, **kwargs: object) -> Any:
+    def compute(*args: object, **kwargs: object) -> jax.Array:
         call = signature.bind(*args, **kwargs).arguments
         remembered, _MASKS.computed = _MASKS.computed, None
         mask, meaning = remembered or (None, None)

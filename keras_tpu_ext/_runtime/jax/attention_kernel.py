@@ -135,7 +135,7 @@ def _gradients_forward_pass(rule: Rule, *arrays: Any) -> tuple[Any, Any]:
 def _gradients_backward_pass(rule: Rule, arrays: Any, upstreams: Any) -> tuple[Any, ...]:
     *given, visible, words = arrays
 
-    def gradients(query: jax.Array, key: jax.Array, value: jax.Array, upstream: jax.Array) -> Any:
+    def gradients(query: jax.Array, key: jax.Array, value: jax.Array, upstream: jax.Array) -> tuple[jax.Array, ...]:
         return jax.vjp(lambda q, k, v: _by_xla(rule, q, k, v, visible, words), query, key, value)[1](upstream)
 
     return (*jax.vjp(gradients, *given)[1](upstreams), *_no_gradients((visible, words)))
@@ -144,7 +144,7 @@ def _gradients_backward_pass(rule: Rule, arrays: Any, upstreams: Any) -> tuple[A
 _gradients.defvjp(_gradients_forward_pass, _gradients_backward_pass)
 
 
-def _no_gradients(arrays: Any) -> Any:
+def _no_gradients(arrays: Any) -> tuple[np.ndarray, ...]:
     return jax.tree.map(lambda one: np.zeros(one.shape, jax.dtypes.float0), tuple(arrays))
 
 

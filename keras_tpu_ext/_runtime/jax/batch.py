@@ -18,7 +18,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
-from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
+from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 
 is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
@@ -97,7 +97,7 @@ def is_padded() -> bool:
 needs_gather = is_padded
 
 
-def gather_examples(data: Nest) -> Any:
+def gather_examples(data: SameNest) -> SameNest:
     """Return `data`, which must not be padded."""
     if BATCH.valid is not None:
         raise PaddedBatchError("a loss or a metric needs all examples at once")
@@ -146,11 +146,11 @@ def respects_padding(function: _Function) -> _Function:
     """Return `function`, marked for `jaxpr_axis.py`: padded rows change only themselves in what it returns."""
 
     @functools.wraps(function)
-    def marked(*arguments: Nest) -> Any:
+    def marked(*arguments: Nest) -> Nest:
         if BATCH.valid is None or not _TRACE.is_followed:
             return function(*arguments)
 
-        def call(*arguments: Nest) -> Any:
+        def call(*arguments: Nest) -> Nest:
             return function(*arguments)
 
         call.__name__ = OF_EXAMPLES
@@ -173,14 +173,14 @@ def batch_mean(values: jax.Array) -> jax.Array:
     return mean.astype(jnp.result_type(values.dtype, float))
 
 
-def valid_fraction() -> Any:
+def valid_fraction() -> float | jax.Array:
     """Return the fraction of the rows that are examples: 1.0 if all are."""
     if BATCH.valid is None:
         return 1.0
     return BATCH.examples.astype("float32") / BATCH.valid.shape[0]
 
 
-def static_examples(rows: int | None) -> Any:
+def static_examples(rows: int | None) -> int | jax.Array | None:
     """Return the number of rows that are examples, which is always known on JAX."""
     return rows if BATCH.valid is None else BATCH.examples
 
@@ -212,13 +212,13 @@ def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
         yield
 
 
-def _regularizer_of_examples(stock: Any) -> Any:
+def _regularizer_of_examples(stock: Any) -> Callable[[jax.Array], jax.Array]:
     """Return a regulariser of the examples only, corrected for Keras's division by the number of rows.
 
     Other regularisers than these may be no sums, to which a row of zeros adds nothing.
     """
 
-    def of_examples(outputs: jax.Array) -> Any:
+    def of_examples(outputs: jax.Array) -> jax.Array:
         return stock(zero_invalid_rows(outputs))
 
     if type(stock) in (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2):

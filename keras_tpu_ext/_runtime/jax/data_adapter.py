@@ -48,7 +48,7 @@ def first_execution(adapter: Any, read: list[Nest]) -> list[tuple[Any, ...]]:
     return [execution(0, 0, batches())]
 
 
-def _as_jax_has_it(leaf: Any) -> Any:
+def _as_jax_has_it(leaf: Any) -> Nest:
     """Return an array, or its shape in 32 bits: Keras would ask for its 64, of which JAX warns since 0.11."""
     if is_jax_sparse(leaf) or str(leaf.dtype) not in ("int64", "uint64", "float64"):
         return leaf
@@ -245,14 +245,14 @@ def host_batch(batch: Nest) -> HostBatch:
     return HostBatch(batch, leaves[0].shape[0], space, is_whole=len({leaf.shape[:1] for leaf in leaves}) > 1)
 
 
-def _host_array(leaf: Any) -> Any:
+def _host_array(leaf: Any) -> jax.ShapeDtypeStruct | np.ndarray:
     return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
 
 
 def with_jax_sparse(batch: Nest) -> Nest:
     """Return a batch with JAX's sparse matrices in place of those of SciPy and TensorFlow."""
 
-    def converted(leaf: Any) -> Any:
+    def converted(leaf: Any) -> Nest:
         if is_scipy_sparse(leaf):
             return scipy_sparse_to_jax_sparse(leaf)
         return tf_sparse_to_jax_sparse(leaf) if is_tensorflow_sparse(leaf) else leaf
@@ -260,13 +260,13 @@ def with_jax_sparse(batch: Nest) -> Nest:
     return jax.tree.map(converted, batch, is_leaf=is_tensorflow_sparse)
 
 
-def _with_rows(leaf: Any, rows: int) -> Any:
+def _with_rows(leaf: Any, rows: int) -> jax.ShapeDtypeStruct | np.ndarray:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
     return leaf if leaf.shape[0] == rows else _stacked([leaf], rows, 1)[0]
 
 
-def _stacked(leaves: Sequence[Any], rows: int, room: int) -> Any:
+def _stacked(leaves: Sequence[Any], rows: int, room: int) -> jax.ShapeDtypeStruct | np.ndarray:
     """Return arrays stacked along a new first dimension of size `room`, each padded to `rows` rows."""
     if isinstance(leaves[0], jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct((room, rows, *leaves[0].shape[1:]), leaves[0].dtype)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import glob
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -41,6 +40,7 @@ from keras_tpu_ext._runtime.jax.scope import scope as scope
 from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
 from keras_tpu_ext._runtime.jax.traced_devices import as_on_tpu as as_on_tpu
 from keras_tpu_ext.errors import HardwareUnusableWarning, ScopeError, TpuUnusableError
+from keras_tpu_ext.machine.system import installed_version
 
 _backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initialized")
 
@@ -127,15 +127,7 @@ def _capability(gpu: jax.Device) -> tuple[int, int] | None:
 
 def _may_have_gpus() -> bool:
     nodes = glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd") + glob.glob("/dev/dxg")
-    return bool(nodes) and any(_version(plugin) for plugin in _GPU_PLUGINS)
-
-
-def _version(package: str) -> str | None:
-    """Return the installed version of a package; `None` if there is none."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return bool(nodes) and any(installed_version(plugin) for plugin in _GPU_PLUGINS)
 
 
 def _too_late(replicas: int, there: int) -> str:
@@ -190,7 +182,7 @@ def explain_tpu_failure(address: str, error: BaseException) -> str:
 
 
 def _message(cause: str, cure: str, address: str) -> str:
-    libtpu = _version("libtpu") or "not installed"
+    libtpu = installed_version("libtpu") or "not installed"
     return f"{cause} What to do: {cure} (TPU address {address!r}, JAX {jax.__version__}, libtpu {libtpu}.)"
 
 

@@ -20,15 +20,17 @@ from keras_tpu_ext._runtime.compat.keras3_jax import (
     SLOTS_FOLLOW_WEIGHTS,
     devices_of_layout,
     layout_of,
+    mesh_sizes,
     spec_of_layout,
 )
-from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, mesh_sizes
+from keras_tpu_ext._runtime.jax.scope import bind, distribution_of
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of, facts_of_variable
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
 from keras_tpu_ext._runtime.training.models import flatten_layers
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext.errors import LayoutWarning
+from keras_tpu_ext.output.display import mesh_text
 
 _Distribution: TypeAlias = "keras.distribution.Distribution | None"
 
@@ -188,8 +190,7 @@ def _rows(
             parts = math.prod(sizes.get(name, 1) for name in spec if name is not None)
             note = distribution.note_of(path, shape) if isinstance(distribution, ShardedParallel) else ""
             if any(spec) and dict(sizes) != own:
-                other = " x ".join(f"{name} {size}" for name, size in sizes.items())
-                note = f"it is on another mesh, {other}: make its layer in this scope"
+                note = f"it is on another mesh, {mesh_text(sizes)}: make its layer in this scope"
             rows.append(VariableLayout(path, role, shape, str(variable.dtype), spec, size, size // parts, note))
     return rows
 

@@ -159,7 +159,7 @@ def _references_of_one_variable() -> int:
 def _last(step: Any, state: State, own: Values, data: Nest, examples: jax.Array, steps: Any) -> After:
     """Run a step over the first `steps` batches of a stack; return what the last one returned."""
 
-    def batch(i: Any) -> Any:
+    def batch(i: Any) -> tuple[Nest, ...]:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), (data, examples))
 
     def once(i: jax.Array, carry: After) -> After:
@@ -256,7 +256,7 @@ def _of_examples(outputs: Nest, group: Group) -> list[Nest]:
 def _first(outputs: Nest, examples: Any, rows: int) -> Nest:
     """Return the output rows that belong to examples, one or several for each; leave any other output as it is."""
 
-    def first(leaf: Any) -> Any:
+    def first(leaf: Any) -> jax.Array:
         return leaf[: int(examples) * (len(leaf) // rows)] if len(leaf) % rows == 0 else leaf
 
     return outputs if examples is None else jax.tree.map(first, outputs)

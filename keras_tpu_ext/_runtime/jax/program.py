@@ -350,7 +350,7 @@ class TrainStep(ExactModel):
         bind(self, keras.distribution.distribution())
         super().__init__(*args, **kwargs)
 
-    def __reduce__(self: Any) -> Any:
+    def __reduce__(self: Any) -> tuple[Any, ...]:
         """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
         model: Any = super()
         return reduced(model.__reduce__())

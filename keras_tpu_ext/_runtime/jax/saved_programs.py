@@ -25,9 +25,8 @@ import numpy as np
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
-from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh
+from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, mesh_sizes
 from keras_tpu_ext._runtime.jax.program_digest import digest_of
-from keras_tpu_ext._runtime.jax.scope import mesh_sizes
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _compiler: Any = private("jax._src.compiler")

@@ -21,11 +21,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import install, patched
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import mesh_sizes
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, mesh_of
 from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ArgumentError, ScopeError
+from keras_tpu_ext.output.display import mesh_text
 
 _Trainer: Any = private("keras.src.models.model:Trainer")
 
@@ -124,12 +126,6 @@ def num_replicas(model: keras.Model) -> int:
 def batch_shards(distribution: keras.distribution.Distribution) -> int:
     """Return the number of parts into which a distribution splits a batch."""
     return mesh_sizes(distribution)[distribution.batch_dim_name]
-
-
-def mesh_sizes(distribution: keras.distribution.Distribution) -> dict[str, int]:
-    """Return the size of each axis of a distribution's mesh, by its name."""
-    mesh = distribution.device_mesh
-    return dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
 
 
 def num_devices(model: keras.Model) -> int:
@@ -255,5 +251,5 @@ def _in_own_distribution(model: keras.Model, method: Callable[_P, _R]) -> Callab
 
 def _describe(distribution: keras.distribution.DataParallel) -> str:
     sizes, replicas = mesh_sizes(distribution), batch_shards(distribution)
-    mesh = f" on a mesh of {' x '.join(f'{name} {size}' for name, size in sizes.items())}" if len(sizes) > 1 else ""
+    mesh = f" on a mesh of {mesh_text(sizes)}" if len(sizes) > 1 else ""
     return f"{replicas} replica{'' if replicas == 1 else 's'}{mesh} ({type(distribution).__name__})"

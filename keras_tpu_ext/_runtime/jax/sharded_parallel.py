@@ -25,7 +25,7 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Layer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
-from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
+from keras_tpu_ext._runtime.compat.keras3_jax import layout_of, mesh_sizes
 from keras_tpu_ext.errors import ArgumentError
 
 _FACTS = "_kte_layer_facts"
@@ -54,7 +54,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
             batch_dim_name=batch_axis,
             auto_shard_dataset=False,
         )
-        sizes = dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
+        sizes = mesh_sizes(self)
         self.axes = MeshAxes(sizes, batch_axis)
         self.patterns = patterns
         self.choose = choose

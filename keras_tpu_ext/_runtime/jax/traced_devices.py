@@ -15,7 +15,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, abstract_mesh, jax_mesh
+from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, abstract_mesh, jax_mesh, mesh_sizes
 
 _Devices = Sequence["jax.Device | _TpuStandIn"]
 _Kernel = Callable[..., Nest]
@@ -84,8 +84,7 @@ def mesh_of(distribution: keras.distribution.Distribution) -> Mesh:
     """Return the mesh of a distribution, which is abstract within `lowering_for`."""
     if not _TRACING.lowers:
         return jax_mesh(distribution)
-    mesh = distribution.device_mesh
-    return abstract_mesh(dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True)))
+    return abstract_mesh(mesh_sizes(distribution))
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def _composed(changes: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 def _assigning(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap an assignment, to keep the values of a replica without examples."""
 
-    def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
+    def assign(variable: Variable, value: tf.Tensor, *args: Any) -> object:
         has_any = has_any_example()
         if has_any is not None:
             value = tf.where(has_any, value, tf.cast(variable, value.dtype))
@@ -93,7 +93,7 @@ class _Moments:
     def correcting(self, stock: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap an assignment of the variance, to apply Bessel's correction as the fused kernel does."""
 
-        def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
+        def assign(variable: Variable, value: tf.Tensor, *args: Any) -> object:
             if variable is self._layer.moving_variance:
                 count = tf.cast(self._count, value.dtype)
                 value = value * count / tf.maximum(count - 1, 1)

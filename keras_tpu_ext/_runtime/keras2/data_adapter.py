@@ -53,7 +53,7 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
         if not isinstance(batches, IndexedBatches):
             batches.on_epoch_end()
 
-    def packed(*present: tf.Tensor) -> Any:
+    def packed(*present: tf.Tensor) -> Nest:
         filled: list[Any] = [None] * len(leaves)
         for position, leaf in zip(positions, present, strict=True):
             filled[position] = leaf
@@ -65,7 +65,7 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 
-def _with_tuples(batch: Nest) -> Any:
+def _with_tuples(batch: Nest) -> Nest:
     """Return a structure with tuples in place of its lists, which tf.data would turn into tensors."""
     if isinstance(batch, Mapping):
         return {name: _with_tuples(part) for name, part in batch.items()}

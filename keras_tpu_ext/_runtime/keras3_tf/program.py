@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Variable
+from keras_tpu_ext._runtime.common.types import Nest, Variable
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
 from keras_tpu_ext._runtime.keras3_tf.adapter import Keras3TensorFlowAdapter
@@ -125,10 +125,10 @@ def _make_again(variables: Sequence[Variable], strategy: tf.distribute.Strategy)
             variable._initialize(variable.numpy())
 
 
-def _element_spec(dataset: Any, strategy: tf.distribute.Strategy) -> Any:
+def _element_spec(dataset: Any, strategy: tf.distribute.Strategy) -> Nest:
     """Return the shapes and dtypes of a batch of all replicas; an unknown size stays `None`."""
 
-    def whole(spec: Any) -> Any:
+    def whole(spec: Any) -> Nest:
         parts = getattr(spec, "_value_specs", None)
         if not parts:
             return spec

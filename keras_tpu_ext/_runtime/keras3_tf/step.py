@@ -19,7 +19,7 @@ class TrainStep(ExactModel):
 
     _kte = functools.cached_property(Keras3TensorFlowProgram)
 
-    def __reduce__(self: Any) -> Any:
+    def __reduce__(self: Any) -> tuple[Any, ...]:
         """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
         model: Any = super()
         return reduced(model.__reduce__())

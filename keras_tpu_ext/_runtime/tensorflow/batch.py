@@ -28,6 +28,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
 from keras_tpu_ext._runtime.tensorflow.separability import of_function
 from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
+from keras_tpu_ext._runtime.training.compile_utils import attributes_restored
 from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -70,16 +71,6 @@ KERAS_PATCHES: list[Patch] = []
 
 
 @contextlib.contextmanager
-def _restoring() -> Iterator[None]:
-    before = dict(vars(BATCH))
-    try:
-        yield
-    finally:
-        vars(BATCH).clear()
-        vars(BATCH).update(before)
-
-
-@contextlib.contextmanager
 def batch_context(
     data: Nest, role: Literal["exact", "own"] = "exact", *, stands_in: bool = False
 ) -> Iterator[_Batch]:
@@ -87,7 +78,7 @@ def batch_context(
     # A step inside a user's own step may get other data, but still has the rows of the outer one.
     valid = valid_rows(data) if isinstance(data, PaddedBatch) else BATCH.valid
     rows = batch_size(data)
-    with _restoring():
+    with attributes_restored(BATCH):
         BATCH.valid = valid
         BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
         if valid is not None:
@@ -104,7 +95,7 @@ def batch_context(
 @contextlib.contextmanager
 def prediction_context(data: Nest, has_rows: tf.Tensor | None) -> Iterator[None]:
     """Within the block, sums over the batch count neither a row that stands in for none nor padded rows of `data`."""
-    with _restoring():
+    with attributes_restored(BATCH):
         if not BATCH.is_trial:
             BATCH.has_any, BATCH.valid = has_rows, valid_rows(data) if isinstance(data, PaddedBatch) else None
         yield
@@ -113,7 +104,7 @@ def prediction_context(data: Nest, has_rows: tf.Tensor | None) -> Iterator[None]
 @contextlib.contextmanager
 def trial_context(data: Nest = None) -> Iterator[None]:
     """Within the block code is only traced: a user's own step with `data`, or anything else without a batch."""
-    with _restoring():
+    with attributes_restored(BATCH):
         vars(BATCH).clear()
         BATCH.is_trial = True
         if data is not None:
@@ -151,7 +142,7 @@ def valid_rows(batch: PaddedBatch) -> tf.Tensor:
 def gather_examples(data: SameNest) -> SameNest:
     """Return `data` and the masks on it with the examples of all replicas joined, in order, without padded rows."""
 
-    def gather(parts: Any) -> Any:
+    def gather(parts: Any) -> Nest:
         if BATCH.valid is None:
             return gather_batch(parts)
         parts, valid = gather_batch((parts, BATCH.valid))
@@ -178,7 +169,7 @@ def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(stock)
-    def reduce(optimizer: Any, grads_and_vars: Any) -> Any:
+    def reduce(optimizer: Any, grads_and_vars: Any) -> object:
         if holds_whole_batch():
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             grads_and_vars = [(_part_of_sum(gradient, replicas), variable) for gradient, variable in grads_and_vars]
@@ -187,7 +178,7 @@ def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
     return reduce
 
 
-def _part_of_sum(gradient: Any, replicas: int) -> Any:
+def _part_of_sum(gradient: Any, replicas: int) -> tf.Tensor | tf.IndexedSlices | None:
     """Return what this replica adds to the sum: of slices a part, so that all parts are the slices of one device."""
     if not isinstance(gradient, tf.IndexedSlices):
         return None if gradient is None else gradient / tf.cast(replicas, gradient.dtype)
@@ -201,7 +192,7 @@ def unscaled_if_local(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that divides a loss by the number of replicas, to skip that if `is_mean_local`."""
 
     @functools.wraps(stock)
-    def scale(value: Any) -> Any:
+    def scale(value: Any) -> tf.Tensor:
         return value if is_mean_local() else stock(value)
 
     return scale
@@ -301,7 +292,7 @@ def respects_padding(function: _Function) -> _Function:
         return function
 
     @functools.wraps(function)
-    def marked(*args: Any, **kwargs: Any) -> Any:
+    def marked(*args: Any, **kwargs: Any) -> Nest:
         results = function(*args, **kwargs)
         given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if tf.is_tensor(leaf) and hasattr(leaf, "op")]
         return tf.nest.map_structure(lambda leaf: of_rows(leaf, given) if tf.is_tensor(leaf) else leaf, results)

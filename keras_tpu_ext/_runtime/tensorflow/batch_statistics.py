@@ -123,7 +123,7 @@ def _with_examples(metric: Metric, update_state: Callable[..., Any]) -> Callable
     """Return `update_state` of a metric, called with only the rows of examples in its tensors; scalars are kept."""
     knows_padding = getattr(metric, "knows_padding", False)
 
-    def update(*args: Any, **kwargs: Any) -> Any:
+    def update(*args: Any, **kwargs: Any) -> object:
         leaves = tf.nest.flatten((args, kwargs))
         of_rows = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]
         for i, leaf in zip(of_rows, no_row_if_empty([leaves[i] for i in of_rows], BATCH.has_any), strict=True):

@@ -133,7 +133,7 @@ def _agree_on_seed(strategy: tf.distribute.Strategy) -> None:
     own = _global_seed()
     seed = secrets.randbits(31) if own is None else int(own)
 
-    def of_first(replica: Any) -> Any:
+    def of_first(replica: Any) -> tf.Tensor:
         return tf.constant(seed if replica.replica_id_in_sync_group == 0 else 0, tf.int64)
 
     values = strategy.experimental_distribute_values_from_function(of_first)

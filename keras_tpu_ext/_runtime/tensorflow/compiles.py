@@ -19,25 +19,24 @@ class TracingWatch(CompileWatch):
 
     def __init__(self) -> None:
         super().__init__()
-        self._before = _counted()
+        self._before = _counter.value() - _of_data[0]
 
     def seconds(self) -> float:
         """Return the seconds since the watch was opened, of all threads."""
-        return (_counted() - self._before) * _MICROSECONDS
+        return (_counter.value() - _of_data[0] - self._before) * _MICROSECONDS
 
 
-def _counted() -> float:
-    return float(graph_building_time.get_cell().value()) - _of_data[0]
+_counter = graph_building_time.get_cell()
 
 
 @contextlib.contextmanager
 def tracing_data() -> Iterator[None]:
     """Within the block tracing is not counted: this package makes a pipeline of its own."""
-    before = graph_building_time.get_cell().value()
+    before = _counter.value()
     try:
         yield
     finally:
-        _of_data[0] += graph_building_time.get_cell().value() - before
+        _of_data[0] += _counter.value() - before
 
 
 def watch_compiles() -> CompileWatch:

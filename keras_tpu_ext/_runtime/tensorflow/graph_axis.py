@@ -194,7 +194,7 @@ class Known:
         """Return where the batch axis of a tensor is."""
         return self.values.get(tensor.ref(), CONSTANT)
 
-    def handle(self, tensor: Any) -> Any:
+    def handle(self, tensor: Any) -> tf.Tensor:
         """Return the resource tensor outside all functions."""
         return self.handles.get(tensor.ref(), tensor)
 
@@ -227,7 +227,7 @@ class Step:
         return self.mixed(" fits one number of rows")
 
     @property
-    def output(self) -> Any:
+    def output(self) -> tf.Tensor:
         """The first output."""
         return self.operation.outputs[0]
 
@@ -256,7 +256,7 @@ class Step:
             operands.append(Operand(value, rank))
         return operands
 
-    def static(self, index: int) -> Any:
+    def static(self, index: int) -> np.ndarray:
         """Return a constant input as an array."""
         found = static_value(self.inputs[index])
         if found is None:
@@ -319,7 +319,7 @@ def rule(*kinds: str) -> Callable[[_Rule], _Rule]:
     return register
 
 
-def graph_of_function(graph: Any, name: str) -> Any:
+def graph_of_function(graph: Any, name: str) -> tf.Graph | None:
     """Return the graph of a function that `graph` calls; `None` if it cannot be seen."""
     while graph is not None:
         function = graph._get_function(name)
@@ -337,7 +337,7 @@ def _size(value: Any) -> int | None:
         return None
 
 
-def _item(operation: Any, parts: Sequence[Any]) -> Any:
+def _item(operation: Any, parts: Sequence[Any]) -> np.ndarray | None:
     is_item = parts[0].ndim == 1 and operation.get_attr("shrink_axis_mask") == 1
     return parts[0][int(parts[1][0])] if is_item else None
 
@@ -358,7 +358,7 @@ _FOLDED: dict[str, Callable[[Any, list[Any]], Any]] = {
 }
 
 
-def static_value(tensor: Any) -> Any:
+def static_value(tensor: Any) -> np.ndarray | None:
     """Return a constant that is computed from others, as an array; `None` if it is not known."""
     found = tf.get_static_value(tensor)
     if found is not None:

@@ -196,7 +196,7 @@ def first_of_replicas(strategy: tf.distribute.Strategy, outputs: Nest) -> Nest:
     return tf.nest.map_structure(merge, outputs)
 
 
-def _graph(function: Any, **kwargs: Any) -> Any:
+def _graph(function: Any, **kwargs: Any) -> tf.types.experimental.PolymorphicFunction:
     return tf.function(tf.autograph.experimental.do_not_convert(function), reduce_retracing=True, **kwargs)
 
 

@@ -137,7 +137,7 @@ def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
     """
     is_for_replicas = [not model._kte.is_plain]
 
-    def traced(data: Nest) -> Any:
+    def traced(data: Nest) -> Nest:
         with trial_context(data), model._kte.adapter.exclude_padding(model):
             logs = as_keras_traces(step)(data)
             is_for_replicas[0] = is_for_replicas[0] or BATCH.asks_mean
@@ -157,7 +157,7 @@ def _is_stateful(layer: Any) -> bool:
     return isinstance(layer, keras.layers.RNN) and bool(layer.stateful)
 
 
-def _of_one_replica(spec: Any) -> Any:
+def _of_one_replica(spec: Any) -> Nest:
     """Return the first replica's part, or its spec, if `spec` is all parts or their specs."""
     if isinstance(spec, tf.distribute.DistributedValues):
         return spec.values[0]

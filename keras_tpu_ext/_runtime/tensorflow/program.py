@@ -122,7 +122,7 @@ class TensorFlowProgram(ExactProgram):
 
         watch.note(loss, variables, without_own_weights(data), forward if num_replicas() == 1 else None)
 
-    def gradients_of_batch(self, data: Nest) -> Any:
+    def gradients_of_batch(self, data: Nest) -> Sequence[tf.Tensor]:
         """Return the gradients that `train_step` computes for `data`, without changing anything."""
         with self._batch(data) as (x, y, sample_weight):
             tape, loss, *_ = self._loss_of(x, y, sample_weight)
@@ -185,7 +185,7 @@ class TensorFlowProgram(ExactProgram):
         """Return the context that explains a lack of memory."""
         return explained_out_of_memory(call, self.model, layout, memory_reader, can_shard=False)
 
-    def own_scope(self) -> Any:
+    def own_scope(self) -> contextlib.AbstractContextManager[object]:
         """Return the scope of the model's strategy."""
         return self.model.distribute_strategy.scope()
 
@@ -274,7 +274,9 @@ class TensorFlowProgram(ExactProgram):
             loss, tracked = self._local_loss(x, y, y_pred, sample_weight, training=True)
         return tape, loss, x, y, y_pred, tracked
 
-    def _gradients(self, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> Any:
+    def _gradients(
+        self, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape
+    ) -> Sequence[tf.Tensor]:
         """Return the gradients of the scaled loss; the seed is scaled in place of the loss."""
         scaler, seed = self.compiled_state().loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self.adapter.scale_loss(optimizer, seed)
@@ -351,7 +353,7 @@ def _mark_lookups_once_a_batch(model: Model, gradients: Sequence[Any], variables
             setattr(gradient, ONCE_A_BATCH, is_once)
 
 
-def _local_layer_loss(loss: tf.Tensor) -> Any:
+def _local_layer_loss(loss: tf.Tensor) -> tf.Tensor:
     """Return this replica's part of an `add_loss` term: a scalar is a mean over the batch, others are summed."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
     local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
@@ -364,7 +366,7 @@ def _local_layer_loss(loss: tf.Tensor) -> Any:
     return local
 
 
-def _as_declared(x: Nest, inputs: tf.Tensor) -> Any:
+def _as_declared(x: Nest, inputs: tf.Tensor) -> Nest:
     """Return `x` with sizes of the model's only input where the data have none, as those of a generator."""
     if not isinstance(x, tf.Tensor) or not inputs or len(inputs) != 1 or x.shape.rank != len(inputs[0].shape):
         return x

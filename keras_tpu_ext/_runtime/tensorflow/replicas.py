@@ -157,7 +157,7 @@ def gather_everywhere(strategy: tf.distribute.Strategy, values: tf.Tensor) -> np
 
 
 @functools.cache
-def _gather_function(strategy: tf.distribute.Strategy) -> Any:
+def _gather_function(strategy: tf.distribute.Strategy) -> Callable[[Nest], tf.Tensor]:
     """Wrap `gather`, which would retrace eagerly at each call and warn about it."""
     return tf.function(lambda values: strategy.gather(values, axis=0), autograph=False, reduce_retracing=True)
 
@@ -315,7 +315,7 @@ def number_of_replicated(kind: type, stock: Callable[[Any], Any]) -> Callable[[A
     """Wrap `stock`, which converts Keras's variable to `int` or `float`, for a variable that replicas share."""
 
     @functools.wraps(stock)
-    def number(variable: Any) -> Any:
+    def number(variable: Any) -> float:
         is_shared = isinstance(variable.value, tf.distribute.DistributedValues)
         return kind(variable.numpy()) if is_shared else stock(variable)
 

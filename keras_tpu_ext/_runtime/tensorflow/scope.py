@@ -6,7 +6,7 @@ import atexit
 import functools
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -54,7 +54,7 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
     strategy = stock.__self__
 
     @functools.wraps(stock)
-    def distribute(dataset: Any, options: Any = None) -> Any:
+    def distribute(dataset: Any, options: Any = None) -> Iterable[Nest]:
         _free_iterators_at_exit()
         dataset = _without_none(dataset)
         replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
@@ -62,12 +62,12 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         if not has_sparse or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
             return stock(dataset, options)
 
+        def part_of(batch: Nest, index: tf.Tensor) -> Nest:
+            return tf.nest.map_structure(lambda leaf: part_of_batch(leaf, index, replicas), batch)
+
         def parts(*batch: Nest) -> tf.data.Dataset:
             whole = batch if type(specs) is tuple else batch[0]  # a named one comes as it is
             return tf.data.Dataset.range(replicas).map(functools.partial(part_of, whole))
-
-        def part_of(batch: Nest, index: tf.Tensor) -> Any:
-            return tf.nest.map_structure(lambda leaf: part_of_batch(leaf, index, replicas), batch)
 
         of_replicas = dataset.flat_map(parts).prefetch(replicas)
         return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
@@ -98,7 +98,7 @@ def _without_none(dataset: Any) -> Any:
     if not any(is_none(spec) for spec in tf.nest.flatten(specs)):
         return dataset
 
-    def leave_out(*batch: Nest) -> Any:
+    def leave_out(*batch: Nest) -> Nest:
         whole = batch if type(specs) is tuple else batch[0]  # a named one comes as it is
         return tf.nest.map_structure(lambda spec, leaf: () if is_none(spec) else leaf, specs, whole)
 

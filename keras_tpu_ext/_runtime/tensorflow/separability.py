@@ -208,7 +208,7 @@ def _cause(error: Exception) -> str:
     return [*raised, *others, type(error).__name__][0]
 
 
-def _placeholder(spec: Any, known: Known) -> Any:
+def _placeholder(spec: Any, known: Known) -> tf.Tensor | None:
     if spec is None:
         return None
     if isinstance(spec, (tf.SparseTensor, tf.RaggedTensor, tf.SparseTensorSpec, tf.RaggedTensorSpec)):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from keras_tpu_ext._runtime.common import protocols
-from keras_tpu_ext._runtime.common.types import Nest, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import Nest, SameNest, Tensor, Variable
 
 _Rows = TypeVar("_Rows", bound="Tensor | None")
 
@@ -24,7 +24,7 @@ class Batch(protocols.Batch, Protocol):
     def is_padded(self) -> bool:
         """Return whether some rows may not be examples."""
 
-    def gather_examples(self, data: Nest) -> Any:
+    def gather_examples(self, data: SameNest) -> SameNest:
         """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
 
     def whole_batch_view(self) -> AbstractContextManager[None]:

@@ -91,7 +91,7 @@ def _needs_every_batch(callback: Any, hooks: tuple[str, ...]) -> bool:
     return bool(owners) and not all(_works_by_epoch(owner, callback) for owner in owners)
 
 
-def _owner(callback: Any, hook: str) -> Any:
+def _owner(callback: Any, hook: str) -> object:
     """Return the class that defines a hook, or the callback itself if it was set on the object."""
     if hook in vars(callback):
         return callback

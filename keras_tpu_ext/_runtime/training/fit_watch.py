@@ -56,7 +56,7 @@ def watch_fits(watch: FitWatch) -> None:
 
 def _fit(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def fit(self: Any, *args: Any, **kwargs: Any) -> object:
         with running_fit(self):
             return stock(self, *args, **kwargs)
 

@@ -15,7 +15,7 @@ from keras_tpu_ext._runtime.common.types import Array, Layer, Model, Nest, Tenso
 from keras_tpu_ext._runtime.compat import CALLED, dtype_of, keras, new_variable, ops, path_of, tree
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
-_NUMBERS = 6  # of a `_first_call`
+_NUMBERS = 5  # of a `_first_call`
 _SMALL = 4096  # numbers of a variable that costs nearly nothing to add up
 
 
@@ -169,10 +169,10 @@ class NotFiniteWatch(keras.layers.Layer):
                 forward()
             self.__dict__["calls"] = [_described(call) for call in calls]
         batch_finite = self._are_finite(_floats(batch))
-        found = ops.stack([0.0, batch_finite, 0.0, 0.0, 0.0, 0.0])
+        found = ops.stack([0.0, batch_finite, 0.0, 0.0, 0.0])
         for number, (_, inputs, outputs) in reversed(list(enumerate(calls, 1))):
             largest = [_largest(outputs, ops.equal), _largest(outputs), _largest(inputs)]
-            numbers = ops.stack([float(number), batch_finite, *largest, self._are_finite(inputs)])
+            numbers = ops.stack([float(number), batch_finite, *largest])
             found = ops.where(ops.equal(self._are_finite(outputs), 1.0), found, numbers)
         return found
 

@@ -102,7 +102,7 @@ def _renaming(update: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _renamed(values: Any) -> Any:
+def _renamed(values: Any) -> list[tuple[str, object]]:
     """Return the pairs of key and value that a progress bar shows."""
     short = 0
     renamed = []

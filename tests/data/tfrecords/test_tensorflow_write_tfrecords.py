@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext import cli
+from keras_tpu_ext_command import main
 from sample_images import CLASSES, claimed_png, rows, write_crops
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
@@ -80,7 +80,7 @@ def test_smaller_images_and_no_labels(photos, tmp_path):
 
 
 def command(photos, out):
-    arguments = [sys.executable, "-m", "keras_tpu_ext.cli", "tfrecords", str(photos), str(out), "--shards", "6"]
+    arguments = [sys.executable, "-m", "keras_tpu_ext", "tfrecords", str(photos), str(out), "--shards", "6"]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     return subprocess.Popen([*arguments, "--quiet", "--json"], stdout=subprocess.PIPE, env=environ)
 
@@ -179,7 +179,7 @@ def test_images_that_are_too_large_are_raised_or_counted(photos, tmp_path, capsy
     path = photos / "china" / "large.png"
     path.write_bytes(claimed_png(60_000))
     arguments = ["tfrecords", str(photos), str(tmp_path / "out"), "--quiet"]
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     error = capsys.readouterr().err
     assert (
         f"needs every file to have at most 100000000 pixels; '{path}' has 60000 x 60000 (height x width), 36" in error
@@ -188,7 +188,7 @@ def test_images_that_are_too_large_are_raised_or_counted(photos, tmp_path, capsy
     assert write(photos, tmp_path / "out2", on_error="skip").skipped == (str(path),)
     with pytest.raises(kte.errors.ArgumentError, match="a set was written from other ones"):
         write(photos, tmp_path / "out2", on_error="skip", max_pixels=1000)
-    assert cli.main([*arguments[:2], str(tmp_path / "out3"), "--quiet", "--skip-errors", "--max-pixels", "1000"]) == 2
+    assert main([*arguments[:2], str(tmp_path / "out3"), "--quiet", "--skip-errors", "--max-pixels", "1000"]) == 2
     assert "none of 41 can" in capsys.readouterr().err
 
 
@@ -197,18 +197,18 @@ def test_bad_images_are_raised_or_counted(photos, tmp_path, capsys):
     bad[0].write_bytes(bad[0].read_bytes()[:-500])
     bad[1].write_text("a text")
     arguments = ["tfrecords", str(photos), str(tmp_path / "out"), "--shards", "4", "--no-shuffle"]
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     error = capsys.readouterr().err
     assert f"every file to be a whole JPEG, PNG, BMP or GIF image; '{bad[0]}' is not: " in error
     assert "function_node" not in error
     assert "(--skip-errors)" in error
-    assert cli.main([*arguments, "--skip-errors", "--quiet", "--json"]) == 0
+    assert main([*arguments, "--skip-errors", "--quiet", "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     report = json.loads(captured.out)
     assert report["records"] == 38
     assert report["skipped"] == [str(path) for path in bad]
-    assert cli.main([*arguments, "--skip-errors"]) == 0
+    assert main([*arguments, "--skip-errors"]) == 0
     text = capsys.readouterr().out
     assert "38 records of 2 classes in 4 shards (4 of them were there from a run before)" in text
     assert "2 files could not be read and are left out, such as" in text
@@ -222,7 +222,7 @@ def test_nothing_but_bad_images_is_an_error(tmp_path):
 
 
 def test_the_bar_is_on_the_standard_error(photos, tmp_path, capsys):
-    assert cli.main(["tfrecords", str(photos), str(tmp_path / "out"), "--json"]) == 0
+    assert main(["tfrecords", str(photos), str(tmp_path / "out"), "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["records"] == 40
     assert "40/40" in captured.err

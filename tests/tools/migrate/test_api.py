@@ -9,6 +9,7 @@ import pytest
 from keras_tpu_ext import cli
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 from keras_tpu_ext.tools.migrate import migrate
+from keras_tpu_ext_command import main
 from tools.migrate.migrating import migrated
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -108,9 +109,9 @@ def test_a_notebook_keeps_its_magics(tmp_path):
 def test_the_command_prints_the_report(tmp_path, capsys):
     path = tmp_path / "a.py"
     path.write_text(OLD)
-    assert cli.main(["migrate", str(path)]) == 0
+    assert main(["migrate", str(path)]) == 0
     assert "line 2: lr= -> learning_rate=" in capsys.readouterr().out
-    assert cli.main(["migrate", str(path), "--json", "--output", str(tmp_path / "b.py")]) == 0
+    assert main(["migrate", str(path), "--json", "--output", str(tmp_path / "b.py")]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["findings"] == [
         {"line": 2, "cell": None, "kind": "mapped", "old": "lr=", "text": "learning_rate=", "on_dropin": False}
@@ -122,9 +123,9 @@ def test_the_command_prints_the_report(tmp_path, capsys):
 def test_the_command_fails_where_something_is_out_of_reach(tmp_path, capsys):
     path = tmp_path / "a.py"
     path.write_text("import tensorflow_hub as hub\n")
-    assert cli.main(["migrate", str(path)]) == 1
+    assert main(["migrate", str(path)]) == 1
     assert "is out of reach" in capsys.readouterr().out
-    assert cli.main(["migrate", str(tmp_path / "none.py")]) == 2
+    assert main(["migrate", str(tmp_path / "none.py")]) == 2
     assert "none.py" in capsys.readouterr().err
 
 

@@ -123,7 +123,7 @@ def _multiply(step: Step) -> Value:
     return elementwise(step, "multiply")
 
 
-def product_of(sizes: Sequence[Any]) -> Any:
+def product_of(sizes: Sequence[Any]) -> Size | int | None:
     """Return the product of sizes; `None` if it is unknown, or not a multiple of the number of rows."""
     of_rows = [size.per_row for size in sizes if isinstance(size, Size)]
     if None in sizes or len(of_rows) > 1:

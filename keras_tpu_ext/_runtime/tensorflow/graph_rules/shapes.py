@@ -156,8 +156,8 @@ def _split(step: Step) -> Result:
 
 @rule("SplitV")
 def _split_unevenly(step: Step) -> Result:
-    sizes = step.static(1) if step.values[0].kind == "size" else []
-    return _parts(step, 0, 2, [int(size) for size in sizes])
+    is_size = step.values[0].kind == "size"
+    return _parts(step, 0, 2, [int(size) for size in step.static(1)] if is_size else [])
 
 
 def _parts(step: Step, index: int, axis: int, parts: Sequence[int]) -> Result:
