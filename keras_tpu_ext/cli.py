@@ -39,7 +39,7 @@ from keras_tpu_ext_command import main as main
 # The flags of Python's arguments, where they have another name.
 _FLAGS = {"timeout_s": "timeout", "batch": "data", "pipeline": "data", "find_largest_batch": "largest"}
 _OF_FUNCTIONS = {"data", "validation_data"}  # flags that take the name of a function
-_FIRST = re.compile(r"(check_parity|preflight|plan|advise|write_tfrecords|migrate): ")
+_FIRST = re.compile(r"(check_parity|doctor|preflight|plan|advise|write_tfrecords|migrate): ")
 _PER_REPLICA = re.compile(r"per_replica_batch=\d+, which is a batch of (\d+)")
 # A call, which is Python and stays, with brackets in brackets; a name; an argument.
 _WITHIN = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*"

@@ -58,6 +58,8 @@ class CompileCache:
     def get(self, key: str) -> bytes | None:
         """Return a program, or `None` if there is none that is whole."""
         name = key + self._end
+        if self._folder.is_local and not self._folder.is_file(name):  # opening a FIFO would wait for its writer
+            return None
         try:
             with self._folder.open(name) as file:
                 digest, program = file.read(32), file.read()
@@ -85,7 +87,8 @@ class CompileCache:
 
     def _make_room(self, most: int) -> None:
         """Remove the programs used longest ago until no more than `most` bytes are left."""
-        programs = [entry for entry in os.scandir(self._path) if entry.name.endswith(_SUFFIX)]
+        entries = [entry for entry in os.scandir(self._path) if entry.name.endswith(_SUFFIX)]
+        programs = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
         sizes = {entry.name: (entry.stat().st_mtime, entry.stat().st_size) for entry in programs}
         total = sum(size for _, size in sizes.values())
         for name in sorted(sizes, key=sizes.__getitem__):
@@ -114,7 +117,7 @@ def use_compile_cache(wanted: str | os.PathLike[str]) -> None:
         ArgumentError: If it is no folder, or cannot be made.
         RuntimeNotSupportedError: If this is not Keras 3 on JAX.
     """
-    path = absolute(folder_argument("strategy_scope", wanted, "compile_cache", "programs"))
+    path = absolute(os.path.expanduser(folder_argument("strategy_scope", wanted, "compile_cache", "programs")))
     own = _runtime.devices.compile_cache_dir()
     if _USE.watch is None:
         _USE.watch = _runtime.probes.watch_compiles()

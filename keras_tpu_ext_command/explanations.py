@@ -52,12 +52,13 @@ def explain(code: str | None) -> tuple[str, int]:
     """Return what `keras-tpu-ext explain` prints, and its exit status.
 
     Args:
-        code: The code; `None` lists all.
+        code: The code, or the name of a class that has one; `None` lists all.
     """
     known = explanations()
     if code is None:
         return "\n".join(f"{one}  {known[one].title}" for one in known), 0
-    code = code.strip("[]").upper()
+    of_class = (one for one in known if known[one].text.startswith(f"`{code}`. "))
+    code = next(of_class, code.strip("[]").upper())
     if code in known:
         return f"{code}: {known[code].title}\n\n{known[code].text}", 0
     nearest = difflib.get_close_matches(code, known, n=1, cutoff=0.0)[0]

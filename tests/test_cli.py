@@ -202,6 +202,12 @@ def test_an_error_is_told_in_flags(folder, capsys):
     assert capsys.readouterr().err == f"keras-tpu-ext preflight: {text} [KTE008]\n"
 
 
+@pytest.mark.runtimes("keras3_jax")
+def test_the_command_is_named_once(folder, capsys):
+    assert cli.main(["doctor", "--compiled", "no.kte", "a" * 64]) == 2
+    assert capsys.readouterr().err.startswith("keras-tpu-ext doctor: --compiled must be a file that is there; got ")
+
+
 def test_what_cannot_be_written_is_one_line_after_the_report(folder, asked, capsys, monkeypatch):
     def plot(self, path):
         raise PermissionError(13, "Permission denied", path)

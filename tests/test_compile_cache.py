@@ -55,6 +55,33 @@ def test_what_is_damaged_is_missing_and_written_anew(cache, damage):
     assert cache.get("step") == PROGRAM
 
 
+@pytest.mark.parametrize("what", ["pipe", "loop", "link to nothing"])
+def test_what_is_no_file_is_missing_and_written_anew(cache, what):
+    cache.put("step", PROGRAM)
+    path = path_of(cache, "step")
+    os.remove(path)
+    if what == "pipe":
+        os.mkfifo(path)
+    else:
+        os.symlink(path if what == "loop" else "nothing", path)
+    assert cache.get("step") is None  # and does not wait for who writes into a pipe
+    cache.put("step", PROGRAM)
+    assert cache.get("step") == PROGRAM
+
+
+@pytest.mark.parametrize("what", ["loop", "link to nothing", "folder"])
+def test_what_is_no_file_does_not_keep_others_from_making_room(cache, monkeypatch, what):
+    monkeypatch.setattr(compile_cache, "_MOST_BYTES", len(PROGRAM) + 32)
+    path = os.path.join(cache._path, "stranger.program")
+    if what == "folder":
+        os.mkdir(path)
+    else:
+        os.symlink(path if what == "loop" else "nothing", path)
+    for key in ("a", "b"):
+        cache.put(key, PROGRAM)
+    assert [name.split("-")[0] for name in entries(cache)] == ["b", "stranger.program"]
+
+
 @pytest.mark.parametrize("what", ["libtpu", "CPU"])
 def test_programs_of_another_libtpu_or_cpu_are_not_taken(cache, monkeypatch, what):
     cache.put("step", PROGRAM)
@@ -164,6 +191,12 @@ class TestAuto:
         self.fit(kte.callbacks.AutoResume(tmp_path / "checkpoints"))
         assert opened == ["/users/own"]
         assert "leaves JAX the compilation cache that it has, in /users/own" in capsys.readouterr().err
+
+    def test_a_folder_of_the_user_is_no_folder_of_that_name(self, opened, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        kte.strategy_scope(require="cpu", replicas=2, compile_cache="~/programs")
+        assert opened == [str(tmp_path / "programs")]
 
     def test_where_nothing_can_be_written_programs_are_compiled(self, opened, tmp_path, capsys):
         (tmp_path / "home").write_text("")

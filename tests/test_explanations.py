@@ -92,6 +92,11 @@ def test_explain_prints_a_section(capsys, code):
     assert "Pass the inner optimizer, and let `compile` do the scaling." in capsys.readouterr().out
 
 
+def test_explain_knows_the_classes_that_have_a_code(capsys):
+    assert command.main(["explain", "CompiledFileWarning"]) == 0
+    assert capsys.readouterr().out.startswith("KTE027: A compiled file for another machine\n")
+
+
 def test_explain_names_the_nearest_code(capsys):
     assert command.main(["explain", "KTE3033"]) == 2
     told = capsys.readouterr()

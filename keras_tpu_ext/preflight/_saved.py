@@ -91,8 +91,8 @@ class SavedFile(NamedTuple):
         content = {"format": _FORMAT, "target": self.target, "machine": self.machine, "programs": programs}
         file = io.BytesIO()
         tensor_file.write(file, content, [np.frombuffer(one.executable, "uint8") for one in self.programs])
-        folder, name = os.path.split(os.path.abspath(path))
-        folder_of(folder).write(name, lambda whole: whole.write(file.getbuffer()))
+        folder, name = os.path.split(os.fspath(path))
+        folder_of(folder).write(name, lambda part: part.write(file.getbuffer()))
         return hashlib.sha256(file.getbuffer()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from keras_tpu_ext.checks.arguments import argument_error
 from keras_tpu_ext.preflight._plot import draw_report
 from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult
+from keras_tpu_ext.resume.storage import folder_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,13 +94,19 @@ class PreflightReport(PreflightResult):
             scope = kte.strategy_scope(require="cpu", compiled=("step.kte", sha256))  # in another process
             ```
         """
-        if self._save is None or self.fault is not None:
-            got = "one that was copied or made by hand" if self._save is None else f"one whose step {self.fault}"
+        if self._save is None:
+            got = "one that was copied or made by hand" if self.ok else "one whose step does not fit"
+            if self.fault is not None:
+                got = f"one whose step does not compile: {self.fault.cause}"
             raise argument_error(
                 "save", "report", "what preflight returned", got, "preflight(model, batch).save(path)"
             )
+        path = os.fsdecode(path)
+        if os.path.isdir(path):
+            raise argument_error("save", "path", "a file", f"the folder {path!r}", 'save("step.kte")')
+        folder_of(os.path.dirname(path) or ".").prepare()  # before minutes of compiling
         sha256 = self._save(path)
-        print(f'kte.strategy_scope(compiled=("{os.fspath(path)}", "{sha256}"))')
+        print(f'kte.strategy_scope(compiled=("{path}", "{sha256}"))')
         return sha256
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import types
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from jaxlib import _jax
 
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, differences
-from keras_tpu_ext._runtime.jax import saved_programs
+from keras_tpu_ext._runtime.jax import loop, saved_programs
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -139,6 +140,64 @@ def test_what_has_no_namesake_in_the_file_is_compiled_without_a_word(offer, take
     step()(X, ROWS)
     assert not caplog.messages
     assert not taken
+
+
+def test_a_file_of_steps_of_another_kind_is_told(offer, taken, caplog):
+    steps = {f"jit_{one.__name__}" for one in (loop.stateless, loop._last, loop._collected)}
+    assert steps == saved_programs._STEPS - {"jit_flush"}
+    offer(saved())
+
+    def stateless(rows):
+        return rows + 1
+
+    jax.jit(stateless)(ROWS)
+    assert caplog.messages == [
+        "A step is compiled here, because the file of compiled programs differs: "
+        "it was written with another `steps_per_execution` or `gradient_accumulation_steps`"
+    ]
+    assert not taken
+
+
+def test_whatever_is_raised_is_told_and_the_step_is_compiled(offer, taken, monkeypatch, caplog):
+    expected = step()(X, ROWS)
+    offer(saved())
+
+    def fails(module):
+        raise KeyError("sym_name")
+
+    monkeypatch.setattr(saved_programs, "_name_of", fails)
+    jax.tree.map(np.testing.assert_array_equal, step()(X, ROWS), expected)
+    assert "could not be used: KeyError: 'sym_name'" in caplog.text
+    assert not taken
+
+
+def test_the_options_of_an_older_jax_are_made_and_read(monkeypatch):
+    lowered = step().lower(X, ROWS)
+    signature, options = saved_programs.signature_of(lowered, 1)
+    stock = saved_programs._pxla.create_compile_options
+
+    # As in JAX 0.5.2 to 0.7.2, whose jaxlib cannot read an effort.
+    def create_compile_options(
+        computation, mesh, spmd_lowering, tuple_args, auto_spmd_lowering, allow_prop_to_inputs,
+        allow_prop_to_outputs, backend, np_dev, pmap_nreps, compiler_options,
+    ):  # fmt: skip
+        assert (mesh, pmap_nreps) == (None, 1)
+        return stock(
+            computation, tuple_args, allow_prop_to_inputs, allow_prop_to_outputs, backend, np_dev, compiler_options
+        )
+
+    monkeypatch.setattr(saved_programs._pxla, "create_compile_options", create_compile_options)
+    monkeypatch.delattr(saved_programs._pxla, "get_prop_to_input_output")
+    monkeypatch.setattr(saved_programs, "_BUILD_OPTIONS", (*saved_programs._BUILD_OPTIONS, "no_such_effort"))
+    monkeypatch.setitem(saved_programs._OF_GPUS, "no_such_flag", "")
+    assert saved_programs.signature_of(lowered, 1) == (signature, options)
+
+
+def test_arguments_without_names_have_numbers(monkeypatch):
+    block = types.SimpleNamespace(arguments=[object(), object()])  # as in jaxlib 0.5
+    main = types.SimpleNamespace(regions=[types.SimpleNamespace(blocks=[block])])
+    monkeypatch.setattr(saved_programs, "_main_of", lambda module: main)
+    assert saved_programs._argument_names(None) == ["argument 0", "argument 1"]
 
 
 def test_options_are_equal_wherever_jaxs_own_cache_is(tmp_path):

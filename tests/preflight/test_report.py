@@ -88,13 +88,27 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
 def test_what_was_not_compiled_in_this_process_cannot_be_saved(tmp_path, capsys):
     for made, got in [
         (report(), "one that was copied or made by hand"),
-        (report(fault=FAULT, _save=lambda path: "ab"), "one whose step "),
+        (report(fault=FAULT), f"one whose step does not compile: {re.escape(FAULT.cause)}"),
+        (report(memory=None), "one whose step does not fit"),
     ]:
         with pytest.raises(ArgumentError, match=f"save: `report` must be what preflight returned; got {got}"):
             made.save(tmp_path / "step.kte")
     assert not list(tmp_path.iterdir())
     assert report(_save=lambda path: "ab").save(tmp_path / "step.kte") == "ab"
     assert capsys.readouterr().out == f'kte.strategy_scope(compiled=("{tmp_path / "step.kte"}", "ab"))\n'
+
+
+def test_where_nothing_can_be_written_is_told_before_anything_is_compiled(tmp_path):
+    compiled = []
+    made = report(_save=compiled.append)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match=f"save: `path` must be a file; got the folder '{tmp_path}'"):
+        made.save(tmp_path)
+    with pytest.raises(OSError, match="file"):
+        made.save(tmp_path / "file" / "step.kte")
+    assert not compiled
+    made.save(tmp_path / "new" / "step.kte")
+    assert (tmp_path / "new").is_dir()
 
 
 def test_of_a_cpu_it_has_memory_and_says_that_there_is_no_time():

@@ -7,6 +7,7 @@ usual.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -31,6 +32,7 @@ _LOG = logging.getLogger("keras_tpu_ext")
 _compiler: Any = private("jax._src.compiler")
 _ir: Any = private("jax._src.lib.mlir:ir")
 _pxla: Any = private("jax._src.interpreters.pxla")
+_contains_unconstrained: Any = private("jax._src.interpreters.mlir:contains_unconstrained")
 _CompileOptions: Any = private("jax._src.compiler:CompileOptions")
 
 # What JAX records when its own cache has a program, so that whoever counts those counts these.
@@ -50,6 +52,7 @@ _BUILD_OPTIONS = (
     *("optimization_level", "memory_fitting_level", "allow_spmd_sharding_propagation_to_parameters"),
     "allow_spmd_sharding_propagation_to_output",
 )
+_STEPS = frozenset({"jit_stateless", "jit__last", "jit__collected", "jit_flush"})  # of `loop.py` and `update.py`
 _MOST_TOLD = 4  # arguments that are named in a message
 
 _programs: dict[str, tuple[SavedProgram, Mapping[str, str]]] = {}  # by the digest, each with the facts of its devices
@@ -77,13 +80,26 @@ def signature_of(lowered: jax.stages.Lowered, devices: int) -> tuple[Signature, 
     """Return what JAX would ask for to compile a program for devices 0, 1, ..., and the options of that."""
     lowering, module = lowered._lowering, lowered.compiler_ir("stablehlo")
     given = lowering.compile_args
-    propagates = _pxla.get_prop_to_input_output(
-        given["in_shardings"], given["out_shardings"], len(given["ordered_effects"])
-    )
-    options = _pxla.create_compile_options(
-        module, given["tuple_args"], *propagates, None, np.arange(devices), dict(lowering._compiler_options_kvs)
-    )
+    effects = (False,) * len(given["ordered_effects"])
+    known = {
+        **{name: given.get(name) for name in ("tuple_args", "spmd_lowering", "auto_spmd_lowering")},
+        "computation": module,
+        "allow_prop_to_inputs": effects + tuple(map(_is_open, given["in_shardings"])),
+        "allow_prop_to_outputs": effects + tuple(map(_is_open, given["out_shardings"])),
+        "backend": None,
+        "np_dev": np.arange(devices),
+        "compiler_options": dict(lowering._compiler_options_kvs),
+        "mesh": None,
+        "pmap_nreps": 1,
+    }
+    names = inspect.signature(_pxla.create_compile_options).parameters  # JAX before 0.8 has more
+    options = _pxla.create_compile_options(**{name: known[name] for name in names})
     return _signature(module, options), bytes(options.SerializeAsString())
+
+
+def _is_open(sharding: Any) -> bool:
+    """Return whether the compiler may choose a sharding, or a part of it."""
+    return isinstance(sharding, _pxla.UnspecifiedValue) or _contains_unconstrained(sharding)
 
 
 def _signature(module: Any, options: Any) -> Signature:
@@ -104,13 +120,11 @@ def _asking_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
         found = None
-        if any(program.signature.module == _name_of(given["computation"]) for program, _ in _programs.values()):
-            try:
-                found = _loaded(given)
-            except Exception as error:  # the runtime may raise anything, and here a training runs
-                _tell(f"could not be used: {type(error).__name__}: {' '.join(str(error).split())}")
+        try:
+            found = _loaded(signature.bind(*args, **kwargs).arguments)
+        except Exception as error:  # the runtime may raise anything, and here a training runs
+            _tell(f"could not be used: {type(error).__name__}: {' '.join(str(error).split())}")
         return original(*args, **kwargs) if found is None else found
 
     return compile_or_get_cached
@@ -119,11 +133,14 @@ def _asking_first(original: Callable[..., Any]) -> Callable[..., Any]:
 def _loaded(given: Mapping[str, Any]) -> Any:
     """Return the saved program for what JAX is about to compile; `None` if there is none, which is told."""
     began, module = time.monotonic(), given["computation"]
+    offered = list(_programs.values())  # another thread may offer more
+    if not offered or _name_of(module) not in _STEPS.union(one.signature.module for one, _ in offered):
+        return None
     wanted = _signature(module, given["compile_options"])
     program, facts = _programs.get(wanted.digest, (None, {}))
     different = [] if program is None else _different(program, facts, wanted, given)
     if program is None or different:
-        alike = [one for one, _ in _programs.values() if one.signature.module == wanted.module]
+        alike = [one for one, _ in offered if one.signature.module == wanted.module]
         _tell(f"differs: {'; '.join(different or [_nearest(wanted, alike, module)])}")
         return None
     devices = [given["executable_devices"]] if "executable_devices" in given else []  # JAX before 0.7 has none
@@ -154,6 +171,8 @@ def _tell(text: str) -> None:
 
 def _nearest(wanted: Signature, programs: Sequence[SavedProgram], module: Any) -> str:
     """Return how the arguments of a program differ from those of the nearest of some others."""
+    if not programs:
+        return "it was written with another `steps_per_execution` or `gradient_accumulation_steps`"
     ways = [(program.name, _changes(program.signature.arguments, wanted.arguments)) for program in programs]
     name, changes = min(ways, key=lambda way: len(way[1]))
     if not changes:
@@ -191,8 +210,10 @@ def _arguments_of(module: Any) -> list[str]:
 
 def _argument_names(module: Any) -> list[str]:
     """Return the names of the arguments, such as `data[0]`, by which JAX traced them."""
-    places = [str(argument.location) for argument in _main_of(module).regions[0].blocks[0].arguments]
-    return [found[1] if (found := re.match(r'loc\("([^"]*)"', place)) else place for place in places]
+    # A jaxlib before 0.6 does not tell where an argument is from.
+    places = [str(getattr(one, "location", "")) for one in _main_of(module).regions[0].blocks[0].arguments]
+    found = [re.match(r'loc\("([^"]*)"', place) for place in places]
+    return [one[1] if one else f"argument {i}" for i, one in enumerate(found)]
 
 
 def _words_of(options: Any) -> str:
@@ -200,9 +221,12 @@ def _words_of(options: Any) -> str:
     copy = _CompileOptions.ParseFromString(options.SerializeAsString())
     build = copy.executable_build_options
     for name, value in _OF_GPUS.items():
-        setattr(build.debug_options, name, value)
-    named = [(copy, name) for name in _OPTIONS] + [(build, name) for name in _BUILD_OPTIONS]
-    words = [f"{name}={getattr(thing, name)}" for thing, name in named]
+        if hasattr(build.debug_options, name):
+            setattr(build.debug_options, name, value)
+    words = []
+    for thing, name in [(copy, name) for name in _OPTIONS] + [(build, name) for name in _BUILD_OPTIONS]:
+        with contextlib.suppress(AttributeError, TypeError):  # jaxlib before 0.8 has not all, or cannot read one
+            words.append(f"{name}={getattr(thing, name)}")
     words += [line.replace(": ", "=") for line in str(build.debug_options).splitlines()[1:]]
     digest = hashlib.sha256(copy.SerializeAsString()).hexdigest()
     return " ".join(word.replace(" ", "") for word in [*words, f"sha256={digest}"])
