@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = _REPORTS[options.command](options)
         as_json = options.json and json.dumps(report.to_dict(), indent=2, allow_nan=False)
-        print(as_json or in_flags(str(report), options))
+        print(as_json or in_flags(str(report), options), flush=True)
         _write_file(report, options)
         return 0 if report.ok else 1
     except KeyboardInterrupt:

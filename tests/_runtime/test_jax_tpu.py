@@ -28,7 +28,7 @@ def tpu(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: object() if name == "libtpu" else find_spec(name, *rest)
     )
-    monkeypatch.setattr(tpus, "_version", lambda package: "0.0.99")
+    monkeypatch.setattr(tpus, "installed_version", lambda package: "0.0.99")
 
     def devices(backend):
         tpu.asked.append(backend)

@@ -77,10 +77,10 @@ KERAS3_JAX = _names("""
 jax._src.compiler: CompileOptions compile_or_get_cached
 jax._src.compilation_cache: get_file_cache
 jax._src.distributed:global_state. client process_id
-jax._src.interpreters.mlir: make_ir_context module_to_bytecode
+jax._src.interpreters.mlir: contains_unconstrained make_ir_context module_to_bytecode
 jax._src.lib: tpu
 jax._src.lib.mlir: ir
-jax._src.interpreters.pxla: create_compile_options get_prop_to_input_output
+jax._src.interpreters.pxla: create_compile_options
 jax._src.source_info_util: summarize
 jax._src.xla_bridge: backends_are_initialized
 keras.layers:GroupQueryAttention. _compute_attention _compute_attention_mask _masked_softmax
