@@ -46,7 +46,7 @@ class Checkpoint:
     batch: int  # number of batches of that epoch that were trained on
     batches: int  # the same for all epochs together
     finished: bool  # whether training had reached its end
-    diverged: bool  # whether the loss was no finite number any more
+    diverged: bool  # whether its loss was no finite number, or a weight was NaN
     time: float  # when it was saved, in seconds since 1970
     variables: list[SavedVariable]  # the variables that training changes
     callbacks: Sequence[tuple[str, Mapping[str, Any]]]  # the class and the state of each callback
@@ -144,7 +144,7 @@ class Found(NamedTuple):
 
     number: int  # number of checkpoints written before it
     name: str
-    diverged: bool = False  # whether its loss is no finite number; known of one that was just written
+    diverged: bool = False  # whether it has diverged; known of one that was just written
 
 
 class CheckpointFolder:

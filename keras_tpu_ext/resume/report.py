@@ -24,7 +24,7 @@ class CheckpointSummary:
     batches: int = 0  # the same for all epochs together
     saved: float = 0.0  # when it was saved, in seconds since 1970
     finished: bool = False  # whether training had reached its end
-    diverged: bool = False  # whether the loss was no finite number any more
+    diverged: bool = False  # whether its loss was no finite number, or a weight was NaN
     framework: str = ""  # the framework, `"JAX"` or `"TensorFlow"`
 
 
@@ -85,6 +85,6 @@ def _line(one: CheckpointSummary) -> str:
     name = f"  {os.path.basename(one.path)}  {size_text(one.size):>8}"
     if one.damage:
         return f"{name}  cannot be used: {one.damage}"
-    diverged = "  its loss is no finite number" if one.diverged else ""
+    diverged = "  its loss is no finite number, or a weight is NaN" if one.diverged else ""
     framework = plain(one.framework)
     return f"{name}  epoch {one.epoch + 1}, batch {one.batch:,}  saved {time_text(one.saved)}  {framework}{diverged}"

@@ -401,7 +401,8 @@ class ResumableFit:
         return f"goes on at epoch {saved.epoch + 1}, batch {saved.batch} ({what})."
 
     def warn_that_it_diverged(self) -> None:
-        """Warn, once, that the loss is no finite number, and which checkpoint is from before."""
+        """Warn, once, that the training has diverged, and name the last checkpoint from before."""
+        self._saver.close()  # what is being written may be that one
         self._lost.warn_of_divergence(self._folder.last_before_it_diverged() if self._is_chief else None)
 
     def _warn_of_what_is_lost(self) -> None:

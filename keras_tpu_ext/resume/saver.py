@@ -115,12 +115,18 @@ class Saver:
 
 
 def on_host(checkpoint: Checkpoint) -> Checkpoint:
-    """Copy the variables to the host, and release their copies on the device."""
+    """Copy the variables to the host, and release their copies on the device.
+
+    Weights are looked at, too: a step can make them NaN, and only the loss of the next one shows it.
+    """
     variables = checkpoint.variables
     for number, one in enumerate(variables):
         variables[number] = one._replace(value=np.asarray(one.value))
     losses = [one.value for one in variables if one.role == "metric" and "loss" in one.path]
-    return dataclasses.replace(checkpoint, diverged=checkpoint.diverged or is_not_finite(losses))
+    has_nan = any(
+        np.isnan(one.value).any() for one in variables if one.role == "weight" and one.value.dtype.kind in "fV"
+    )
+    return dataclasses.replace(checkpoint, diverged=checkpoint.diverged or is_not_finite(losses) or has_nan)
 
 
 def is_not_finite(values: Sequence[Any]) -> bool:

@@ -18,6 +18,7 @@ from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.data_spec import DataSpec
 from keras_tpu_ext.resume.encoding import CannotWriteError
 from keras_tpu_ext.resume.report import resume_report
+from keras_tpu_ext.resume.saver import on_host
 from some_checkpoint import some_checkpoint
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -41,6 +42,21 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert isinstance(read.data, DataSpec)
     folder.write(read)
     assert repr(folder.read_newest()[1].to_content()) == repr(written.to_content())
+
+
+@pytest.mark.parametrize(
+    ("role", "value", "dtype", "has_diverged"),
+    [
+        ("weight", np.nan, "float32", True),  # the loss of the next step shows it
+        ("weight", np.nan, "bfloat16", True),
+        ("weight", -np.inf, "float32", False),  # a running maximum begins with it
+        ("optimizer", np.nan, "float32", False),
+        ("weight", 3, "int32", False),
+    ],
+)
+def test_a_weight_that_is_nan_has_diverged(role, value, dtype, has_diverged):
+    one = SavedVariable(role, "a", np.full(2, value, dtype))
+    assert on_host(some_checkpoint(variables=[one])).diverged == has_diverged
 
 
 def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
