@@ -65,6 +65,14 @@ def test_code_and_reports_fit_the_page(page):
 
 
 @pytest.mark.gate_on("keras3_jax")
+@pytest.mark.parametrize("page", PAGES)
+def test_headings_stand_alone_and_code_is_in_blocks(page):
+    text = re.sub(r"^```.*?^```$", "", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"[^\n]\n#+ .*", text)
+    assert not re.findall(r"^(?:import|from \w+ import|print\().*", text, re.MULTILINE)
+
+
+@pytest.mark.gate_on("keras3_jax")
 def test_pages_name_runtimes_that_there_are():
     assert {name for page in PAGES for name in runtimes(page)} <= {"keras3_tf", "keras3_jax"}
     assert "keras3_jax" in RUNTIMES or "keras3_tf" in RUNTIMES
