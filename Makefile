@@ -35,7 +35,7 @@ export UV_SYSTEM_CERTS ?= 1
 .PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2 test-keras2-tf215 test-keras2-tf221 short-keras2-tf221 test-of test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2 exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle notebooks lock docs clean
 
 demo: $(JAX)/.ready
-	KERAS_BACKEND=jax $(JAX)/bin/python examples/fashion_mnist.py
+	@KERAS_BACKEND=jax $(JAX)/bin/python examples/fashion_mnist.py
 
 # What is cheap first, and then one runtime on each core: a process of its own imports and collects only once. The
 # longest come first. Which tests these are stands at the tests (tests/conftest.py).
@@ -246,8 +246,9 @@ lock: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/locks.py $(UV) $(LOCK)
 
 $(UV): locks/tools.txt
-	$(or $(shell command -v $(PYTHON)),python3) -m pip install --quiet --disable-pip-version-check --upgrade \
-		--target .envs/tools --require-hashes --requirement $<
+	@echo "Installing uv into .envs/tools"
+	@$(or $(shell command -v $(PYTHON)),python3) -m pip install --quiet --disable-pip-version-check --upgrade \
+		--root-user-action=ignore --target .envs/tools --require-hashes --requirement $<
 	@touch $@
 
 .envs/peers/.ready: locks/peers.txt | $(UV)
@@ -257,9 +258,10 @@ $(UV): locks/tools.txt
 # An environment has what its locks say, and this package.
 .SECONDEXPANSION:
 .envs/%/.ready: $$(wildcard locks/$$*.txt locks/$$*-alone.txt) | $(UV)
-	$(UV) venv --quiet --clear --python $(if $(findstring keras2,$@),$(KERAS2_PYTHON),$(PYTHON)) $(@D)
-	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --require-hashes $(addprefix --requirement ,$^)
-	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --build-constraints locks/build.txt \
+	@echo "Installing $$(cat $^ | grep -c ==) packages into $(@D)"
+	@$(UV) venv --quiet --clear --python $(if $(findstring keras2,$@),$(KERAS2_PYTHON),$(PYTHON)) $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --require-hashes $(addprefix --requirement ,$^)
+	@$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --build-constraints locks/build.txt \
 		--require-build-hashes --editable .
 	@touch $@
 
