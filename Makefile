@@ -247,8 +247,8 @@ lock: $(UV)
 
 $(UV): locks/tools.txt
 	@echo "Installing uv into .envs/tools"
-	@$(or $(shell command -v $(PYTHON)),python3) -m pip install --quiet --disable-pip-version-check --upgrade \
-		--root-user-action=ignore --target .envs/tools --require-hashes --requirement $<
+	@PIP_ROOT_USER_ACTION=ignore $(or $(shell command -v $(PYTHON)),python3) -m pip install --quiet --disable-pip-version-check --upgrade \
+		--target .envs/tools --require-hashes --requirement $<
 	@touch $@
 
 .envs/peers/.ready: locks/peers.txt | $(UV)
