@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from keras_tpu_ext._runtime.common.protocols import Place, SavedVariable
 from keras_tpu_ext._runtime.common.random_state import check_random_state
+from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks import schema
 from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.errors import CheckpointError

@@ -12,8 +12,8 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
-from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 from keras_tpu_ext.output.display import duration
@@ -71,7 +71,7 @@ class ResumableFit:
         self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
         self._found: Found | None = None
         self._saved: Checkpoint | None = None
-        self._data: ResumableData
+        self._data: _runtime.ResumablePasses
         self._spec: DataSpec
         self._model: Model
         self._others: list[Any]
@@ -92,7 +92,7 @@ class ResumableFit:
         self.finished = False  # whether nothing is left to do
 
     @contextlib.contextmanager
-    def around(self, call: RunningFit, model: Model, others: list[Any]) -> Iterator[None]:
+    def around(self, call: _runtime.FitCall, model: Model, others: list[Any]) -> Iterator[None]:
         """Keras runs `fit` inside the block, with these other callbacks."""
         self._model, self._others = model, others
         with contextlib.ExitStack() as stack:

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common import missing_names
-from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.common.values import Call
 from keras_tpu_ext._runtime.compat import keras2_ops
 
 keras: Any = tf.keras

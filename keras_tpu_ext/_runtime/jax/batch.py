@@ -161,13 +161,13 @@ def respects_padding(function: _Function) -> _Function:
 
 @respects_padding
 def batch_sum(values: jax.Array) -> jax.Array:
-    """Return the sum over the first axis, of examples only; see `common/protocols.py`."""
+    """Return the sum over the first axis, of examples only; see `training/protocols.py`."""
     return jnp.sum(zero_invalid_rows(jnp.asarray(values)), axis=0)
 
 
 @respects_padding
 def batch_mean(values: jax.Array) -> jax.Array:
-    """Return the mean over the first axis, of examples only; see `common/protocols.py`."""
+    """Return the mean over the first axis, of examples only; see `training/protocols.py`."""
     values = jnp.asarray(values)
     mean = jnp.sum(zero_invalid_rows(values), axis=0) / (values.shape[0] * valid_fraction())
     return mean.astype(jnp.result_type(values.dtype, float))

@@ -21,7 +21,7 @@ _Shapes = list[jax.ShapeDtypeStruct]
 
 
 def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
-    """Count the FLOPs of a train step of `model`; see `common/protocols.py`.
+    """Count the FLOPs of a train step of `model`; see `training/protocols.py`.
 
     For Keras's step and ours, the optimizer and the metrics are left out; for a user's own step, everything counts.
     """

@@ -124,7 +124,7 @@ def tracing_for_tpu(device_kind: str, *, interprets: bool = False) -> Iterator[N
 
 
 def as_on_tpu() -> contextlib.AbstractContextManager[None]:
-    """Return the context of `testing.as_on_tpu`; see `common/protocols.py`."""
+    """Return the context of `testing.as_on_tpu`; see `training/protocols.py`."""
     return tracing_for_tpu("TPU v5 lite", interprets=True)
 
 

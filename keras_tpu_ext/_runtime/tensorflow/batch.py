@@ -301,12 +301,12 @@ def respects_padding(function: _Function) -> _Function:
 
 
 def batch_sum(values: tf.Tensor) -> tf.Tensor:
-    """Return the sum over the first axis and over replicas, of examples only; see `common/protocols.py`."""
+    """Return the sum over the first axis and over replicas, of examples only; see `training/protocols.py`."""
     return sum_over_replicas([tf.reduce_sum(_of_examples(values), axis=0)])[0]
 
 
 def batch_mean(values: tf.Tensor) -> tf.Tensor:
-    """Return the mean over the first axis and over replicas, of examples only; see `common/protocols.py`."""
+    """Return the mean over the first axis and over replicas, of examples only; see `training/protocols.py`."""
     ones = tf.ones(tf.shape(values)[:1], values.dtype)
     sums = [tf.reduce_sum(_of_examples(each), axis=0) for each in (values, ones)]
     return tf.math.divide_no_nan(*sum_over_replicas(sums))

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.tensorflow import CoordinatedJob
 from keras_tpu_ext._runtime.tensorflow.rehearsal import early_calls
 from keras_tpu_ext._runtime.tensorflow.replicas import gather_everywhere

@@ -14,8 +14,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.layouts import ModelLayout, Role, VariableLayout
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import ArrayGroup, ChooseMesh, DeviceUse, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.common.values import ArrayGroup, ChooseMesh, DeviceUse, OpenedStrategy
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
 from keras_tpu_ext._runtime.tensorflow.cluster import open_workers as open_workers
@@ -55,7 +55,7 @@ def use_compile_cache(path: str, cache: Any) -> None:
 
 
 def abstract_strategy(devices: int) -> OpenedStrategy:
-    """Return the number of devices; see `common/protocols.py`."""
+    """Return the number of devices; see `training/protocols.py`."""
     return OpenedStrategy(None, devices)
 
 
@@ -88,12 +88,12 @@ def _whole(variable: Variable, role: Role) -> VariableLayout:
 
 
 def memory_reader(model: Model) -> Callable[[], list[DeviceUse]]:
-    """Return a function that reads the memory of the devices that train `model`; see `common/protocols.py`."""
+    """Return a function that reads the memory of the devices that train `model`; see `training/protocols.py`."""
     return read_process if device_name(model) == "cpu" else read_devices
 
 
 def live_arrays(model: Model) -> list[ArrayGroup]:
-    """Return the variables of `model`, and the tensors of this process; see `common/protocols.py`."""
+    """Return the variables of `model`, and the tensors of this process; see `training/protocols.py`."""
     return tensors(Counter((one.role, one.shape, one.dtype) for one in layout(model).variables))
 
 

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_tpu_ext._runtime.common.protocols import SavedVariable
 from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat import path_of
 from keras_tpu_ext._runtime.tensorflow.replicas import native
 from keras_tpu_ext._runtime.tensorflow.variables import (

@@ -34,7 +34,10 @@ _INSIDE = _Inside()
 
 
 class exact_models(patched):  # noqa: N801, a context manager like those of contextlib
-    """A context in which each plain model that this thread creates or uses takes the exact step."""
+    """A context in which each plain model that this thread creates or uses takes the exact step of `trainer`.
+
+    Models that are made or compiled in it with `for_tpu` compute with `tpu_operations`.
+    """
 
     def __init__(self, trainer: Any, *, for_tpu: bool = False) -> None:
         self._for_tpu = for_tpu

@@ -18,7 +18,9 @@ from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_sess
 from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
+from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
 
+_PLAIN = (bool, int, float, str, type(None))
 _SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v2: as `tf.nn.softmax` calls itself
 
 
@@ -30,6 +32,20 @@ def is_compiled(model: Model) -> bool:
 def flatten_layers(model: Model) -> list[Layer]:
     """Return all layers of `model` at any depth, in order of creation, without the model itself."""
     return list(model._flatten_layers(include_self=False))
+
+
+def constants_of(model: Model) -> dict[str, object]:
+    """Return the numbers, strings and tuples that the layers of `model` have as attributes, as `layer.attribute`.
+
+    A step is traced with their values of that moment.
+    """
+    owners = {layer.name: layer for layer in model._flatten_layers()}
+    return {
+        f"{owner}.{name}": value
+        for owner, layer in owners.items()
+        for name, value in {**vars(layer), "trainable": layer.trainable}.items()
+        if not name.startswith(("_", "stop_")) and name != "built" and _is_plain(value)
+    }
 
 
 def repeated_blocks(model: Model) -> list[str]:
@@ -130,6 +146,10 @@ def metrics(model: Model) -> list[tuple[str, str, str]]:
         found += compiled.metrics or [metric for metric in users if isinstance(metric, keras.metrics.Metric)]
     once = {id(metric): metric for metric in found}.values()
     return [(metric.name, type(metric).__name__, str(metric.dtype)) for metric in once]
+
+
+def _is_plain(value: object) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
 
 
 def _layer_of(tensor: Any) -> Layer:

@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.training.fit_watch import running_fit
 from keras_tpu_ext._runtime.training.loss_scale import LossScale
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
-from keras_tpu_ext._runtime.training.step_state import StepState
+from keras_tpu_ext._runtime.training.step_state import StepState, Unsaved
 from keras_tpu_ext.checks.schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
@@ -40,7 +40,7 @@ class _Block(threading.local):
 BLOCK = _Block()
 
 
-class ExactProgram(keras.layers.Layer):
+class ExactProgram(Unsaved):
     """All that this package keeps in a model with an exact step; the model has it as `_kte`.
 
     It is a layer, without variables of its own, because Keras saves the state of layers with a model.
@@ -83,12 +83,6 @@ class ExactProgram(keras.layers.Layer):
     def __dir__(self) -> list[str]:
         """Return what Keras looks at when it saves and loads: the model would lead it round in a circle."""
         return ["state"]
-
-    def save_own_variables(self, store: object) -> None:
-        """Save nothing: `state` does."""
-
-    def load_own_variables(self, store: object) -> None:
-        """Load nothing."""
 
     def operations(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the step computes."""

@@ -58,6 +58,16 @@ class LossScaler:
         variable.assign(value)
 
 
+class Unsaved(keras.layers.Layer):
+    """A layer whose variables are no state of the model, although Keras finds it when it saves and loads."""
+
+    def save_own_variables(self, store: object) -> None:
+        """Save nothing."""
+
+    def load_own_variables(self, store: object) -> None:
+        """Load nothing."""
+
+
 class BaseGradientAccumulator(keras.layers.Layer):
     """Sums of gradients over the batches of a window. A layer, because Keras saves the variables of layers."""
 

@@ -1,4 +1,4 @@
-"""Counters of a model, its progress bar, and TensorBoard's files, without TensorFlow, on JAX."""
+"""Scalars for TensorBoard, written by TensorBoard itself: TensorFlow need not be there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ import importlib.util
 from collections.abc import Mapping
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
-from keras_tpu_ext._runtime.compat import end_names_last_batch as end_names_last_batch
-from keras_tpu_ext._runtime.training.fit_watch import watch_fits as watch_fits
-from keras_tpu_ext._runtime.training.overflow import loss_scale as loss_scale
-from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
-from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples
-from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
-from keras_tpu_ext._runtime.training.progress import show_in_progress_bar as show_in_progress_bar
-from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
 from keras_tpu_ext.errors import MissingExtraError
 
 
