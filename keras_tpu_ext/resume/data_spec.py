@@ -29,19 +29,8 @@ class DataSpec(NamedTuple):
     first_batch: str | None = None  # digest of the first rows of arrays
 
 
-DATA_SPEC = schema.fields(
-    {
-        "kind": schema.text,
-        "batches": schema.optional(schema.integer()),
-        "steps_per_epoch": schema.optional(schema.integer()),
-        "rows": schema.optional(schema.integer()),
-        "batch_size": schema.optional(schema.integer()),
-        "elements": schema.optional(
-            schema.list_of(schema.row(schema.text, schema.list_of(schema.optional(schema.integer()))))
-        ),
-        "first_batch": schema.optional(schema.text),
-    }
-)
+_ELEMENT = schema.row(schema.text, schema.list_of(schema.optional(schema.integer())))
+check_data_spec = schema.record(DataSpec, elements=schema.optional(schema.list_of(_ELEMENT)))
 _WORDS = {
     "kind": "data of the kind {}",
     "batches": "{} batches",
