@@ -174,8 +174,8 @@ def fields(checks: Mapping[str, Check]) -> Check:
 def record(kind: Any, **checks: Check) -> Check:
     """Return the check of an object with the fields of a class, of which it returns an instance.
 
-    Fields that are `int`, `float`, `bool` or `str`, or that or `None`, are checked for that: an integer of at least 0,
-    a finite number. `checks` has the checks of the others.
+    A field that is annotated as `int`, `float`, `bool` or `str`, or as that or `None`, is checked for it: an integer
+    of at least 0, a finite number. `checks` has the checks of the others.
     """
     known: dict[Any, Check] = {int: integer(), float: number, bool: boolean, str: text}
     known |= {one | None: optional(check) for one, check in known.items()}

@@ -635,7 +635,7 @@ _BATCH = (
     Fault(
         "moments-are-the-replicas-own",
         "_runtime/tensorflow/batch_statistics.py",
-        "total, count = sum_over_replicas(sums)",
+        "total, count = summed(sums)",
         "total, count = sums",
         _TF,
         (
@@ -647,8 +647,8 @@ _BATCH = (
     Fault(
         "padded-rows-count-in-moments",
         "_runtime/keras3_tf/adapter.py",
-        "moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))",
-        "stock(inputs, mask)",
+        "weighted_moments(inputs, axes, weights_of(inputs), of_all_replicas=False)",
+        "(*stock(inputs, mask), None)",
         ("keras3_tf",),
         (_PADDED, "tests/data/test_tensorflow_padding.py"),
     ),
@@ -1051,9 +1051,9 @@ _ON_JAX = (
     ),
     Fault(
         "outer-block-is-lost-where-an-inner-one-ends",
-        "_runtime/jax/scope.py",
-        "            _ACTIVE.distribution = outer\n",
-        "            _ACTIVE.distribution = None\n",
+        "_runtime/common/attributes.py",
+        "        for name, value in before.items():\n            setattr(thing, name, value)\n",
+        "        for name in before:\n            setattr(thing, name, None)\n",
         _JAX,
         ("tests/_runtime/test_jax_scope.py", "tests/test_strategy.py"),
     ),

@@ -47,11 +47,6 @@ policy_of = keras.mixed_precision.Policy
 MULTI_HEAD = (keras.layers.MultiHeadAttention,)
 
 
-def builtin_models() -> tuple[type[Model], ...]:
-    """Return Keras's own model classes."""
-    return (keras.Model, keras.Sequential, Functional)
-
-
 def compiled_with(model: Model) -> dict[str, Any] | None:
     """Return the arguments with which `model` was compiled; `None` if it was not."""
     if getattr(model, "_compile_config", None) is None:

@@ -47,11 +47,6 @@ saves_each_epoch = (
 )
 
 
-def builtin_models() -> tuple[type[Model], ...]:
-    """Return Keras's own model classes."""
-    return (keras.Model, keras.Sequential, Functional)
-
-
 def compiled_with(model: Model) -> dict[str, Any] | None:
     """Return the arguments with which `model` was compiled; `None` if it was not."""
     return dict(model._compile_config.config) if model.compiled else None

@@ -24,6 +24,8 @@ from keras_tpu_ext._runtime.jax.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step
 from keras_tpu_ext._runtime.jax.program import TrainStep
 
+stop_profiler = jax.profiler.stop_trace
+
 
 class JaxExecution(Execution):
     """An `Execution` on JAX."""
@@ -123,11 +125,6 @@ def intercept_executions(
 ) -> Interception:
     """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
     return Interception(model, JaxExecution, around, step)
-
-
-def stop_profiler() -> None:
-    """Stop the profiler, and write what it recorded."""
-    jax.profiler.stop_trace()
 
 
 def profiled_step(name: str, step: int) -> AbstractContextManager[object]:

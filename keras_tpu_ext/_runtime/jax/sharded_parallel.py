@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.layouts import (
     LayerFacts,
     MeshAxes,
@@ -178,11 +179,8 @@ def _remembering_facts(original: Callable[..., Variable]) -> Callable[..., Varia
 
     @functools.wraps(original)
     def add_weight(layer: Layer, *args: object, **kwargs: object) -> Variable:
-        outer, _ADDING.layer = _ADDING.layer, layer
-        try:
+        with temporarily(_ADDING, layer=layer):
             variable = original(layer, *args, **kwargs)
-        finally:
-            _ADDING.layer = outer
         object.__setattr__(variable, _FACTS, facts_of(layer))
         return variable
 

@@ -28,11 +28,10 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
-    moments_of_all,
-    moments_of_rows,
     regularizer_of_examples,
     regularizer_of_whole_batch,
     synchronizes,
+    weighted_moments,
     weights_of,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import number_of_replicated
@@ -144,11 +143,12 @@ def _moments(
     if synchronizes(model, layer):
         weights = weights_of(inputs)  # if there is a mask, Keras looks at one replica only
         weights = weights if mask is None else weights * tf.cast(mask, inputs.dtype)[..., tf.newaxis]
-        return moments_of_all(inputs, layer._reduction_axes, weights)[:2]
+        return weighted_moments(inputs, layer._reduction_axes, weights, of_all_replicas=True)[:2]
     if valid is None:
         mean, variance = stock(inputs, mask)
     elif mask is None:
-        mean, variance, _ = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
+        axes = layer._reduction_axes
+        mean, variance, _ = weighted_moments(inputs, axes, weights_of(inputs), of_all_replicas=False)
     else:
         mean, variance = stock(inputs, zero_invalid_rows(mask))
     has_any = has_any_example()

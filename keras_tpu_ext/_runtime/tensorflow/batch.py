@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.attributes import attributes_restored, temporarily
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest, Variable
@@ -28,7 +29,6 @@ from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
 from keras_tpu_ext._runtime.tensorflow.separability import of_function
 from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
-from keras_tpu_ext._runtime.training.compile_utils import attributes_restored
 from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -154,12 +154,8 @@ def gather_examples(data: SameNest) -> SameNest:
 @contextlib.contextmanager
 def whole_batch_view() -> Iterator[None]:
     """Within the block, this replica holds what `gather_examples` returns."""
-    valid, BATCH.valid = BATCH.valid, None
-    try:
-        with holding_whole_batch(), patched(KERAS_PATCHES):
-            yield
-    finally:
-        BATCH.valid = valid
+    with temporarily(BATCH, valid=None), holding_whole_batch(), patched(KERAS_PATCHES):
+        yield
 
 
 def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:

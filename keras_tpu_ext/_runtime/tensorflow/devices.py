@@ -26,7 +26,8 @@ from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
 from keras_tpu_ext._runtime.tensorflow.tpu import open_tpu as open_tpu
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
-_get_default_strategy: Any = private("tensorflow.python.distribute.distribute_lib:_get_default_strategy")
+# Returns TensorFlow's default strategy, even inside the scope of another one.
+_default_strategy: Any = private("tensorflow.python.distribute.distribute_lib:_get_default_strategy")
 
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
@@ -151,19 +152,12 @@ def _no_nccl_warning() -> Iterator[None]:
         logger.removeFilter(is_other)
 
 
-def _default_strategy() -> tf.distribute.Strategy:
-    """Return TensorFlow's default strategy, even inside the scope of another one."""
-    return _get_default_strategy()
-
-
 def num_replicas(model: Model) -> int:
     """Return the number of replicas that train `model` synchronously."""
     return int(model.distribute_strategy.num_replicas_in_sync)
 
 
-def num_devices(model: Model) -> int:
-    """Return the number of devices that train `model`: each replica has one."""
-    return num_replicas(model)
+num_devices = num_replicas  # each replica has one
 
 
 def device_name(model: Model) -> str:

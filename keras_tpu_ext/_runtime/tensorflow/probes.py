@@ -6,13 +6,14 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.compiles import watch_compiles as watch_compiles
+from keras_tpu_ext._runtime.tensorflow.compiles import TracingWatch
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.tensorflow.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_step as lower_step
 
 _T = TypeVar("_T")
+watch_compiles = TracingWatch
 
 
 def call_abstractly(function: Callable[[], _T]) -> _T:

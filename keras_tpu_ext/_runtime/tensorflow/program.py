@@ -65,6 +65,9 @@ class TensorFlowProgram(ExactProgram):
 
     adapter: TensorFlowAdapter
     block_patches = KERAS_PATCHES
+    make_schedule = staticmethod(GraphExecutionSchedule)
+    make_overflow_watch = staticmethod(ReplicatedOverflowWatch)
+    not_finite_watch = staticmethod(ReplicatedNotFiniteWatch)
     separability: dict[str, Separability]  # by the name of a step, as far as it is known
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -209,10 +212,6 @@ class TensorFlowProgram(ExactProgram):
         """Return a `StepState` for replicas."""
         return StepState(ReplicatedLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
 
-    def make_schedule(self) -> GraphExecutionSchedule:
-        """Return an `ExecutionSchedule` of graphs."""
-        return GraphExecutionSchedule()
-
     def build_accumulator(self) -> None:
         """Make the variables of the gradient accumulator, if there is one."""
         # With several optimizers, each learns its variables when it is called.
@@ -221,14 +220,6 @@ class TensorFlowProgram(ExactProgram):
         if accumulator is not None:
             with self.model.distribute_strategy.scope():
                 accumulator.build_for(self.model.trainable_variables)
-
-    def make_overflow_watch(self, steps: int) -> ReplicatedOverflowWatch:
-        """Return an `OverflowWatch` for replicas."""
-        return ReplicatedOverflowWatch(steps)
-
-    def not_finite_watch(self) -> ReplicatedNotFiniteWatch:
-        """Return a `NotFiniteWatch` for replicas."""
-        return ReplicatedNotFiniteWatch()
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an open window."""

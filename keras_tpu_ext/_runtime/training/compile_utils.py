@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext._runtime.common.attributes import attributes_restored
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Loss, Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree, with_mask
@@ -190,17 +191,6 @@ def has_own_update(metric: Metric) -> bool:
     """Return whether a metric is updated by the user's code, which may keep anything."""
     owner = next((cls for cls in type(metric).__mro__ if "update_state" in vars(cls)), None)
     return not (is_of_keras(owner) or _is_of_addons(owner) or getattr(metric, "keeps_sums", False))
-
-
-@contextlib.contextmanager
-def attributes_restored(thing: object) -> Iterator[None]:
-    """After the block, in which `thing` is only tried, it has the attributes that it had before."""
-    before = dict(vars(thing))
-    try:
-        yield
-    finally:
-        vars(thing).clear()
-        vars(thing).update(before)
 
 
 def respects_weights(metric: Metric, predicted: Tensor) -> bool:
