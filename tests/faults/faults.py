@@ -889,15 +889,15 @@ _ON_JAX = (
     Fault(
         "sums-of-a-window-survive-its-step-on-jax",
         "_runtime/jax/update.py",
-        "        for variable in self.sum_variables():\n            variable.assign(jnp.where",
-        "        for variable in self.sum_variables()[:2]:\n            variable.assign(jnp.where",
+        "        for variable in self.own_variables():\n            variable.assign(jnp.where",
+        "        for variable in self.own_variables()[:2]:\n            variable.assign(jnp.where",
         _JAX,
         (f"{_STEP}::test_accumulated_batches_are_one_batch", _PARITY),
     ),
     Fault(
         "weight-of-a-window-is-not-loaded-on-jax",
-        "_runtime/jax/update.py",
-        '        self.weight.assign(store["weight"][()])\n',
+        "_runtime/training/step_state.py",
+        '            self.weight.assign(store["weight"][()])\n',
         "",
         _JAX,
         (
@@ -908,8 +908,8 @@ _ON_JAX = (
     Fault(
         "window-from-tensorflow-loses-the-sums-of-replicas",
         "_runtime/jax/update.py",
-        'total.assign(np.asarray(store[f"sum_{i}"]).sum(axis=0))',
-        'total.assign(np.asarray(store[f"sum_{i}"])[0])',
+        "total.assign(sums.sum(axis=0))",
+        "total.assign(sums[0])",
         _JAX,
         (_STEP, _MODEL),
     ),

@@ -154,7 +154,7 @@ def _by_role(model: keras.Model) -> dict[Role, list[keras.Variable]]:
     metrics = list(model.metrics_variables)
     state = step_state_of(model)
     windows = [] if state is None else state.accumulators()
-    accumulators = [total for window in windows for total in window.sum_variables()]
+    accumulators = [total for window in windows for total in window.own_variables()]
     known = {id(variable) for variable in (*optimizer, *metrics, *accumulators)}
     own = [] if state is None else step_variables(state)
     others = [variable for variable in (*model.variables, *own) if id(variable) not in known]

@@ -16,9 +16,9 @@ from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.process_group import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.update import step_variables
+from keras_tpu_ext._runtime.keras3.models import not_kept as not_kept
+from keras_tpu_ext._runtime.keras3.models import variables_of
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
-from keras_tpu_ext._runtime.keras3.training_state import not_kept as not_kept
-from keras_tpu_ext._runtime.keras3.training_state import variables_of
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 from keras_tpu_ext._runtime.training.step_state import step_state_of
