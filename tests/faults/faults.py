@@ -216,22 +216,22 @@ _LOSS = (
     Fault(
         "regularisers-count-once-a-replica",
         "_runtime/tensorflow/program.py",
-        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]",
-        "losses += self.adapter.weight_losses(self.model)",
+        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.weight_losses()]",
+        "losses += self.weight_losses()",
         ("keras3_tf",),
         (_PARITY,),
     ),
     Fault(
         "regularisers-count-once-a-replica-on-keras-2",
         "_runtime/keras2/program.py",
-        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]",
-        "losses += self.adapter.weight_losses(self.model)",
+        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.weight_losses()]",
+        "losses += self.weight_losses()",
         _KERAS2,
         (_PARITY, f"{_EXACT}::test_regularizers_of_weights"),
     ),
     Fault(
         "add-loss-counts-once-a-replica",
-        "_runtime/tensorflow/program.py",
+        "_runtime/tensorflow/batch.py",
         "        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
         "        pass",
         _TF,
@@ -239,7 +239,7 @@ _LOSS = (
     ),
     Fault(
         "add-loss-weighs-replicas-alike",
-        "_runtime/tensorflow/program.py",
+        "_runtime/tensorflow/batch.py",
         "local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
         "local /= tf.cast(num_replicas(), local.dtype)",
         _TF,
@@ -247,7 +247,7 @@ _LOSS = (
     ),
     Fault(
         "add-loss-of-an-empty-replica-counts",
-        "_runtime/tensorflow/program.py",
+        "_runtime/tensorflow/batch.py",
         "        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))",
         "        pass",
         _TF,
@@ -448,8 +448,8 @@ _UPDATE = (
     Fault(
         "window-is-lost-by-saving-and-loading",
         "_runtime/training/program.py",
-        "                self.adapter.build_optimizer(model)\n                self.build_accumulator()",
-        "                self.adapter.build_optimizer(model)",
+        "                self.build_optimizer()\n                self.build_accumulator()",
+        "                self.build_optimizer()",
         _ALL,
         (
             f"{_STEP}::test_going_on_after_loading_is_going_on",
@@ -509,7 +509,7 @@ _UPDATE = (
     ),
     Fault(
         "gradients-of-a-loss-scale-optimizer-are-not-unscaled",
-        "_runtime/keras2/adapter.py",
+        "_runtime/keras2/program.py",
         "return optimizer.get_unscaled_gradients(gradients) if ",
         "return gradients if ",
         _KERAS2,
@@ -646,7 +646,7 @@ _BATCH = (
     ),
     Fault(
         "padded-rows-count-in-moments",
-        "_runtime/keras3_tf/adapter.py",
+        "_runtime/keras3_tf/program.py",
         "weighted_moments(inputs, axes, weights_of(inputs), of_all_replicas=False)",
         "(*stock(inputs, mask), None)",
         ("keras3_tf",),
@@ -1464,7 +1464,7 @@ _MACHINE = (
     ),
     Fault(
         "sigmoid-that-meets-from-logits-is-not-told",
-        "_runtime/training/models.py",
+        "_runtime/training/from_logits.py",
         'activation in ("softmax", "sigmoid")',
         'activation in ("softmax",)',
         _ANY,

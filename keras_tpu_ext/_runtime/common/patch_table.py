@@ -74,13 +74,16 @@ compat/keras3_jax.py
   call: a model's _enforce_jax_state_sharding: Keras before 3.12 ties the state to devices
 compat/keras3.py
   trace: a BatchNormalization's _moments, a layer's activity_regularizer: only examples count
-keras3_tf/adapter.py
+keras3_tf/program.py
   trace: a layer's add_loss: another replica's call would clear its terms
   block: keras.src.backend.tensorflow.optimizer.TFOptimizer._all_reduce_sum_gradients: replicas that have the whole
     batch take the mean; also during a trace
   block: keras.src.losses.loss.scale_loss_for_distribution, unscale_loss_for_distribution: a loss of the whole batch
     is not divided by the replicas; also during a trace
   process: keras.Variable.__int__, __float__: a number that replicas share can be read; after the block too
+  process: a model's _distribute_strategy: a model made elsewhere moves to the block's
+  process: an optimizer's _distribution_strategy, _trainable_variables_indices: a model made elsewhere moves to the
+    block's strategy
 compat/keras3_tensorflow.py
   process: keras.Variable._initialize: Keras before 3.10 sums when it writes; variables are made anywhere
 tensorflow/scope.py
@@ -109,17 +112,18 @@ training/compile_utils.py
 training/process_group.py
   call: a BackupAndRestore's on_train_begin: processes restore the same epoch
   call: a callback's verbose: only the chief prints
-keras3/adapter.py
+keras3/program.py
   call: a ModelCheckpoint's filepath, a BackupAndRestore's _save_model, on_train_end: only the chief writes
 keras3/resumable_data.py
   call: keras.src.trainers.data_adapters.get_data_adapter: `fit` may start in the middle of the data
 keras2/execution_schedule.py
   call: keras.src.engine.data_adapter.get_data_handler: executions of varying length, also from the middle of the data
-keras2/adapter.py
+keras2/program.py
   block: keras.src.optimizers.optimizer.Optimizer.aggregate_gradients,
     keras.optimizers.legacy.Optimizer._aggregate_gradients: replicas that have the whole batch take the mean; also
     during a trace
   block: keras.losses.Loss._get_reduction: Keras refuses a mean on replicas; also during a trace
+  process: a model's _distribution_strategy: a model made elsewhere moves to the block's
 keras2/batch_statistics.py
   trace: a BatchNormalization's _assign_new_value, _assign_moving_average, _calculate_mean_and_var, fused, a layer's
     _activity_regularizer: only examples count
@@ -140,12 +144,6 @@ keras2/resumable_data.py
   call: a data adapter's get_size, on_epoch_end, should_recreate_iterator: `fit` may start in the middle of the data
 common/executions.py
   call: a model's train_function, test_function: executions are measured
-keras3_tf/program.py
-  process: a model's _distribute_strategy: a model made elsewhere moves to the block's
-  process: an optimizer's _distribution_strategy, _trainable_variables_indices: a model made elsewhere moves to the
-    block's strategy
-keras2/program.py
-  process: a model's _distribution_strategy: a model made elsewhere moves to the block's
 dropin/tensors.py
   process: keras.KerasTensor.shape, keras.Variable.shape, jax.core.Tracer.shape, jax.Array.shape: old programs read
     x.shape.as_list() and .rank

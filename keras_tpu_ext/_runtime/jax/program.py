@@ -51,34 +51,21 @@ from keras_tpu_ext._runtime.jax.update import (
     run_stateless,
     state_variables,
 )
-from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.models import has_layer_losses, track_all_variables
-from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
+from keras_tpu_ext._runtime.keras3.program import Keras3Program
 from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
-from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext.errors import ArgumentError
 
 
-class JaxAdapter(Keras3Adapter):
-    """The `KerasAdapter` of Keras 3 on JAX."""
-
-    def build_optimizer(self, model: keras.Model) -> None:
-        """Make the optimizer's variables, all of them known to it."""
-        super().build_optimizer(model)
-        track_all_variables(model.optimizer)
-
-
-class JaxProgram(ExactProgram):
+class JaxProgram(Keras3Program):
     """The `ExactProgram` of Keras 3 on JAX."""
 
-    adapter = JaxAdapter()
     facts = _batch
-    tpu_operations = staticmethod(tpu_operations)
     process_group = staticmethod(JaxProcessGroup)
     make_step_state = staticmethod(make_step_state)
     make_schedule = staticmethod(ExecutionSchedule)
@@ -267,6 +254,11 @@ class JaxProgram(ExactProgram):
     def make_overflow_watch(self, steps: int) -> StatelessOverflowWatch:
         """Return an `OverflowWatch` for pure functions."""
         return StatelessOverflowWatch(self.model.trainable_variables, steps)
+
+    def build_optimizer(self) -> None:
+        """Make the optimizer's variables, all of them known to it."""
+        super().build_optimizer()
+        track_all_variables(self.model.optimizer)
 
     def build_accumulator(self) -> None:
         """Make the variables of the gradient accumulator, if there is one."""

@@ -115,7 +115,7 @@ def _build(model: Model) -> None:
     for optimizer in tf.nest.flatten(model.optimizer):
         if is_legacy(optimizer):
             getattr(optimizer, "inner_optimizer", optimizer)._create_all_weights(model.trainable_variables)
-    model._kte.adapter.build_optimizer(model)
+    model._kte.build_optimizer()
     model._kte.build_accumulator()
 
 

@@ -8,7 +8,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.types import Layer, Model
 from keras_tpu_ext._runtime.compat.keras3 import functional_of
-from keras_tpu_ext._runtime.training.adapter import pads_to_longest
+from keras_tpu_ext._runtime.training.compile_utils import pads_to_longest
 
 # Of the operations that a functional model may have between its layers, the elementwise ones.
 _ELEMENTWISE = (

@@ -32,7 +32,7 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Assign values that `read` returned to the variables of `model`."""
     with model._kte.own_scope():
-        model._kte.adapter.build_optimizer(model)
+        model._kte.build_optimizer()
         model._kte.build_accumulator()
         assign_variables(all_variables(model), saved)
 

@@ -66,7 +66,7 @@ class _Batch(threading.local):
 
 
 BATCH = _Batch()
-# Where Keras sums over replicas or divides by their number, from the adapter of each Keras.
+# Where Keras sums over replicas or divides by their number, from the program of each Keras.
 KERAS_PATCHES: list[Patch] = []
 
 
@@ -328,3 +328,16 @@ def position_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
 def has_local_statistics(normalization: Layer) -> bool:
     """Return whether a `BatchNormalization` takes mean and variance from its replica's part of the batch only."""
     return not any(getattr(normalization, name, False) for name in ("synchronized", "is_exact_over_replicas"))
+
+
+def local_layer_loss(loss: tf.Tensor) -> tf.Tensor:
+    """Return this replica's part of an `add_loss` term: a scalar is a mean over the batch, others are summed."""
+    loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
+    local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
+    if BATCH.role != "exact":
+        return local
+    if BATCH.has_any is not None:
+        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))
+    if not loss.shape.rank:
+        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)
+    return local

@@ -88,7 +88,7 @@ def accumulate_or_apply(
     """
     state = model._kte.state
     accumulator = state.accumulator(optimizer)
-    model._kte.adapter.build_for(optimizer, variables)
+    model._kte.build_for(optimizer, variables)
     if state.overflow_watch is not None:
         state.overflow_watch.note(gradients, variables)
     if accumulator is None:
@@ -136,7 +136,7 @@ def _step(
     restore: Snapshot,
 ) -> None:
     def apply(gradients: Sequence[Gradient]) -> None:
-        model._kte.adapter.apply_gradients(optimizer, gradients, variables)
+        model._kte.apply_gradients(optimizer, gradients, variables)
 
     def count_skipped() -> None:
         if COUNTS_SKIPPED_STEPS:

@@ -1,4 +1,4 @@
-"""The loss of which each replica returns its part, and properties of metrics, on any Keras."""
+"""The loss of which each replica returns its part, and whose code metrics, models and layers are, on any Keras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.attributes import attributes_restored
 from keras_tpu_ext._runtime.common.patches import install
-from keras_tpu_ext._runtime.common.types import Loss, Metric, Nest, Tensor
+from keras_tpu_ext._runtime.common.types import Layer, Loss, Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, number, recorded
@@ -256,3 +256,17 @@ def _is_of_addons(thing: object) -> bool:
 def is_of_keras(thing: object) -> bool:
     """Return whether Keras defines a class or a function."""
     return str(getattr(thing, "__module__", "")).startswith(("keras.", "tf_keras."))
+
+
+def is_overridden(model_class: type, name: str) -> bool:
+    """Return whether a method of a model is that of a user's class, and not of this package."""
+    owner = next(base for base in model_class.__mro__ if name in vars(base))
+    return not owner.__module__.startswith("keras_tpu_ext.")
+
+
+def pads_to_longest(layer: Layer) -> bool:
+    """Return whether a layer of Keras pads each text to the longest of the batch."""
+    if not isinstance(layer, keras.layers.TextVectorization):
+        return False
+    config = layer.get_config()
+    return config["output_mode"] == "int" and config["output_sequence_length"] is None

@@ -13,16 +13,17 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import check_overrides
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor
+from keras_tpu_ext._runtime.common.types import Callback, Layer, Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
-from keras_tpu_ext._runtime.training.adapter import KerasAdapter, is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden
 from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.fit_watch import running_fit
+from keras_tpu_ext._runtime.training.from_logits import probabilities_taken_for_logits
 from keras_tpu_ext._runtime.training.loss_scale import LossScale
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
@@ -50,7 +51,6 @@ class ExactProgram(Unsaved):
         default_augment: The `augment` of the model's class that users may override; `None` for a plain Keras model.
     """
 
-    adapter: KerasAdapter  # what differs between Keras versions
     facts: Batch  # what losses and metrics ask about the batch
     block_patches: Sequence[Patch] = ()  # what is patched in a block beside `keras.Model`
     # Makes a context in which Keras's operations cost a TPU less.
@@ -118,6 +118,25 @@ class ExactProgram(Unsaved):
         """Return the framework's kind of `NotFiniteWatch`."""
         raise NotImplementedError
 
+    def make_exact(self) -> None:
+        """Replace the compiled loss and metrics of the model by exact ones."""
+        raise NotImplementedError
+
+    def build_optimizer(self) -> None:
+        """Create the variables of the model's optimizer; its weights exist already."""
+        raise NotImplementedError
+
+    def backup_epoch(self, backup: Callback) -> int:
+        """Return the number of epochs after which a `BackupAndRestore` resumes training."""
+        raise NotImplementedError
+
+    def write_patches(self, callback: Callback) -> list[Patch]:
+        """Return patches with which one of Keras's callbacks takes part in saving but writes nothing.
+
+        Those of Keras 2 know about other processes.
+        """
+        return []
+
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an accumulation window left open at the end of an epoch."""
         raise NotImplementedError
@@ -167,12 +186,12 @@ class ExactProgram(Unsaved):
             if self.is_plain:
                 self.attach()
             self.check_compiled()
-            self.adapter.make_exact(model, self.facts)
+            self.make_exact()
             state = self.make_step_state(options.loss_scale, options.accumulation_steps)
         schedule = self.make_schedule() if options.auto_steps else None
         self.set_untracked(state=state, schedule=schedule, _given=options.given)
         self.reset_flushes()
-        for message in self.adapter.probabilities_taken_for_logits(model):
+        for message in probabilities_taken_for_logits(model):
             warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
 
     def compile_config(self, config: dict[str, Any] | None) -> dict[str, Any]:
@@ -204,7 +223,7 @@ class ExactProgram(Unsaved):
         model.compile(**keras.saving.deserialize_keras_object({**config, **own}))
         if model.optimizer is not None and model.built:
             with self.own_scope():
-                self.adapter.build_optimizer(model)
+                self.build_optimizer()
                 self.build_accumulator()
 
     def write(
@@ -233,7 +252,7 @@ class ExactProgram(Unsaved):
                 if method == "fit":
                     stack.enter_context(running_fit(self.model))
                 stack.enter_context(self.explained_out_of_memory(call))
-                stack.enter_context(group.take_part(call, self.adapter, self.model.save_weights))
+                stack.enter_context(group.take_part(call, self.backup_epoch, self.write_patches))
                 for callback in call.callbacks:
                     if hasattr(callback, "_kte_around_fit"):
                         stack.enter_context(callback._kte_around_fit(call, self.model))
