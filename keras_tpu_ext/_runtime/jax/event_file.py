@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 
-from keras_tpu_ext._runtime.common.event_file import EventFileClass
+from keras_tpu_ext._runtime.common.event_file import EventFile, EventFileClass
 from keras_tpu_ext.errors import MissingExtraError
 
 
-class TensorBoardEventFile:
+class TensorBoardEventFile(EventFile):
     """An event file that TensorBoard writes."""
 
     def __init__(self, folder: str) -> None:
@@ -21,14 +21,6 @@ class TensorBoardEventFile:
         """Write `scalars`, by name, at `step`."""
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, step)
-
-    def flush(self) -> None:
-        """Flush the file to disk."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
 
 
 def event_file_class() -> EventFileClass:

@@ -39,14 +39,15 @@ from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribu
 from keras_tpu_ext._runtime.jax.separability import Separability
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
+    GradientAccumulator,
     State,
+    StatelessLossScaler,
     StatelessNotFiniteWatch,
     StatelessOverflowWatch,
     Values,
     Weights,
     accumulate_or_apply,
     make_flush,
-    make_step_state,
     own_variables,
     run_stateless,
     state_variables,
@@ -67,7 +68,8 @@ class JaxProgram(Keras3Program):
 
     facts = _batch
     process_group = staticmethod(JaxProcessGroup)
-    make_step_state = staticmethod(make_step_state)
+    loss_scaler = StatelessLossScaler
+    accumulator = GradientAccumulator
     make_schedule = staticmethod(ExecutionSchedule)
     not_finite_watch = StatelessNotFiniteWatch
     layout_warned = False  # whether a warning about layouts has been given

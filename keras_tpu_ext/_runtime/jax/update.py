@@ -33,11 +33,6 @@ class Weights(NamedTuple):
     optimizer: Values
 
 
-def make_step_state(loss_scale: Any, accumulation_steps: int) -> StepState:
-    """Return a `StepState` whose variables are read and assigned within a `keras.StatelessScope`."""
-    return StepState(StatelessLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
-
-
 def step_variables(state: StepState) -> list[keras.Variable]:
     """Return every variable of a step's state, in a fixed order, with those of its watches."""
     watches = [watch for watch in (state.overflow_watch, state.not_finite_watch) if watch is not None]

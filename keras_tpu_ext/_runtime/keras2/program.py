@@ -32,7 +32,7 @@ from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
-from keras_tpu_ext._runtime.training.compile_utils import pads_to_longest
+from keras_tpu_ext._runtime.training.compile_utils import is_known, layer_is_known
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import KteWarning, ScopeError
@@ -66,19 +66,6 @@ KERAS_PATCHES += [
     (_Legacy, "keras.optimizers.legacy.Optimizer._aggregate_gradients", averaging),
     (keras.losses.Loss, "keras.losses.Loss._get_reduction", _reducing),
 ]
-
-
-def _is_known(thing: Any) -> bool:
-    module = str(getattr(thing, "__module__", ""))
-    runs_code = thing is keras.layers.Lambda or module.endswith(".tf_op_layer")
-    return module.startswith(("keras.", "tf_keras.", "keras_tpu_ext.")) and not runs_code
-
-
-def _layer_is_known(layer: Layer) -> bool:
-    functions = [layer.activity_regularizer, getattr(layer, "activation", None)]
-    of_layer = [type(layer), *(function for function in functions if function is not None)]
-    compares_rows = isinstance(layer.activity_regularizer, keras.regularizers.OrthogonalRegularizer)
-    return all(map(_is_known, of_layer)) and not compares_rows and not pads_to_longest(layer)
 
 
 class Keras2Program(TensorFlowProgram):
@@ -216,9 +203,9 @@ class Keras2Program(TensorFlowProgram):
     def own_layers(self) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
         inner = self.inner
-        if not all(_is_known(function) for function in (type(inner).call, type(self.model).predict_step)):
+        if not all(is_known(function) for function in (type(inner).call, type(self.model).predict_step)):
             return [self.model.name]
-        return [layer.name for layer in inner._flatten_layers(include_self=False) if not _layer_is_known(layer)]
+        return [layer.name for layer in inner._flatten_layers(include_self=False) if not layer_is_known(layer)]
 
     def forward(self, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of the model."""

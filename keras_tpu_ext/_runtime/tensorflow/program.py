@@ -58,13 +58,14 @@ from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
-from keras_tpu_ext._runtime.training.step_state import StepState
 
 
 class TensorFlowProgram(ExactProgram):
     """An `ExactProgram` in which every replica works on its part of the global loss."""
 
     block_patches = KERAS_PATCHES
+    loss_scaler = ReplicatedLossScaler
+    accumulator = GradientAccumulator
     make_schedule = staticmethod(GraphExecutionSchedule)
     make_overflow_watch = staticmethod(ReplicatedOverflowWatch)
     not_finite_watch = staticmethod(ReplicatedNotFiniteWatch)
@@ -207,10 +208,6 @@ class TensorFlowProgram(ExactProgram):
         for optimizer in tf.nest.flatten(self.model.optimizer):
             check_optimizer_belongs(optimizer, self.model.distribute_strategy)
         check_variables_belong(self.model, self.model.distribute_strategy)
-
-    def make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
-        """Return a `StepState` for replicas."""
-        return StepState(ReplicatedLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
 
     def build_accumulator(self) -> None:
         """Make the variables of the gradient accumulator, if there is one."""

@@ -13,6 +13,8 @@ from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, number, recorded
 
+# Keras's layers that mix the examples of a batch; ours handle padded rows.
+_MIXING = ("MixUp", "CutMix", "RandAugment", "AugMix", "MelSpectrogram")
 _NEEDS_WHOLE_BATCH = "_kte_needs_whole_batch"
 
 
@@ -264,7 +266,31 @@ def is_overridden(model_class: type, name: str) -> bool:
     return not owner.__module__.startswith("keras_tpu_ext.")
 
 
-def pads_to_longest(layer: Layer) -> bool:
+def layer_is_known(layer: Layer) -> bool:
+    """Return whether a layer is Keras's or this package's, and known to look at single examples."""
+    functions = [layer.activity_regularizer, getattr(layer, "activation", None)]
+    of_layer = [type(layer), *(function for function in functions if function is not None)]
+    return (
+        all(_is_known(thing) for thing in of_layer)
+        and not isinstance(layer, keras.layers.Lambda)
+        and not isinstance(layer.activity_regularizer, keras.regularizers.OrthogonalRegularizer)
+        and not (type(layer).__name__ in _MIXING and is_of_keras(type(layer)))
+        and 0 not in tree.flatten(getattr(layer, "axis", None))
+        and not _pads_to_longest(layer)
+    )
+
+
+def _is_known(thing: object) -> bool:
+    # An operation layer of Keras 2 may run any operation of TensorFlow.
+    return is_known(thing) and not str(getattr(thing, "__module__", "")).endswith(".tf_op_layer")
+
+
+def is_known(thing: object) -> bool:
+    """Return whether a class or a function is that of Keras or of this package."""
+    return is_of_keras(thing) or str(getattr(thing, "__module__", "")).startswith("keras_tpu_ext.")
+
+
+def _pads_to_longest(layer: Layer) -> bool:
     """Return whether a layer of Keras pads each text to the longest of the batch."""
     if not isinstance(layer, keras.layers.TextVectorization):
         return False

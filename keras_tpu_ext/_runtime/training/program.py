@@ -24,10 +24,9 @@ from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.fit_watch import running_fit
 from keras_tpu_ext._runtime.training.from_logits import probabilities_taken_for_logits
-from keras_tpu_ext._runtime.training.loss_scale import LossScale
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
-from keras_tpu_ext._runtime.training.step_state import StepState, Unsaved
+from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, Unsaved
 from keras_tpu_ext.checks.schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
@@ -56,6 +55,8 @@ class ExactProgram(Unsaved):
     # Makes a context in which Keras's operations cost a TPU less.
     tpu_operations: Callable[[Batch], contextlib.AbstractContextManager[None]] | None = None
     computes_for_tpu: bool  # whether the step computes in it
+    loss_scaler: type[LossScaler]  # the framework's kinds
+    accumulator: type[BaseGradientAccumulator]
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
         super().__init__(name="kte", dtype="float32")
@@ -100,10 +101,6 @@ class ExactProgram(Unsaved):
 
     def process_group(self) -> ProcessGroup:
         """Return the processes that train this model."""
-        raise NotImplementedError
-
-    def make_step_state(self, loss_scale: LossScale | None, accumulation_steps: int) -> StepState:
-        """Return the framework's kind of `StepState`."""
         raise NotImplementedError
 
     def make_schedule(self) -> ExecutionSchedule:
@@ -187,7 +184,7 @@ class ExactProgram(Unsaved):
                 self.attach()
             self.check_compiled()
             self.make_exact()
-            state = self.make_step_state(options.loss_scale, options.accumulation_steps)
+            state = StepState(self.loss_scaler(options.loss_scale), self.accumulator, options.accumulation_steps)
         schedule = self.make_schedule() if options.auto_steps else None
         self.set_untracked(state=state, schedule=schedule, _given=options.given)
         self.reset_flushes()
