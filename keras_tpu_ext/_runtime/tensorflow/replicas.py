@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.types import Nest, SameNest, Variable
 
-ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see lookups.py
+ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see `mark_lookups_once_a_batch`
 
 
 class _View(threading.local):
