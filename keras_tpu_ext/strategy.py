@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.compile_cache import use_compile_cache
 from keras_tpu_ext.errors import (

@@ -15,7 +15,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,

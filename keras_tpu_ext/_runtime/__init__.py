@@ -1,13 +1,20 @@
 """The only interface to the frameworks: functions in namespaces, for whichever Keras this process uses.
 
-`common/protocols.py` documents each namespace.
+`training/protocols.py` documents those that each runtime implements; the others are modules of `training`.
 """
 
 from typing import TYPE_CHECKING
 
 from keras_tpu_ext._runtime import compat
 from keras_tpu_ext._runtime.common.select import load
+from keras_tpu_ext._runtime.training import models as models
+from keras_tpu_ext._runtime.training import policies as policies
+from keras_tpu_ext._runtime.training import progress as progress
+from keras_tpu_ext._runtime.training import watches as watches
+from keras_tpu_ext._runtime.training.fit_call import FitCall as FitCall
 from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
+from keras_tpu_ext._runtime.training.protocols import Runtime
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses as ResumablePasses
 
 if TYPE_CHECKING:
     import keras as keras  # so that type checkers know what `TPUModel` and the layers inherit
@@ -16,8 +23,9 @@ else:
 tree = compat.tree
 PyDataset = compat.PyDataset
 
-_runtime = load()
+_runtime: Runtime = load()
 TrainStep = _runtime.TrainStep
+event_file_class = _runtime.event_file_class
 import_addons = _runtime.import_addons
 message_terms = _runtime.message_terms
 remat = _runtime.remat
@@ -26,9 +34,6 @@ tpu_operations = _runtime.tpu_operations
 
 batch = _runtime.batch
 devices = _runtime.devices
-models = _runtime.models
 ops = _runtime.ops
-policies = _runtime.policies
 probes = _runtime.probes
-progress = _runtime.progress
 training_state = _runtime.training_state

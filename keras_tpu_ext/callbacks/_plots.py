@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import DeviceUse
+from keras_tpu_ext._runtime.common.values import DeviceUse
 from keras_tpu_ext.callbacks._buckets import TRAINING
 from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, ScopeError
@@ -114,7 +113,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         self._fit: ResumableFit | None = None
 
     @contextlib.contextmanager
-    def _kte_around_fit(self, call: RunningFit, model: Model) -> Iterator[None]:
+    def _kte_around_fit(self, call: _runtime.FitCall, model: Model) -> Iterator[None]:
         """Keras runs `fit`, or another loop of a model with the step of this package, inside the block."""
         if call.method != "fit":
             yield
@@ -201,7 +200,7 @@ class _BeforeOthers(_runtime.keras.callbacks.Callback):
 
 
 @contextlib.contextmanager
-def _in_place(call: RunningFit, before: _BeforeOthers, others: list[Any], resume: AutoResume) -> Iterator[None]:
+def _in_place(call: _runtime.FitCall, before: _BeforeOthers, others: list[Any], resume: AutoResume) -> Iterator[None]:
     """Put the callbacks of `fit` in the right order inside the block.
 
     `before` must be called for a batch before the others, so that they have not been called for a batch that is not

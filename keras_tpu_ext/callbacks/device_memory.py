@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
+from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
 from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import READINGS, DeviceMemoryReport, Growth

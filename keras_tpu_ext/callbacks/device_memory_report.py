@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
+from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
 from keras_tpu_ext.output.display import memory_size, wrap
 from keras_tpu_ext.output.report import Report
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import Overflow
+from keras_tpu_ext._runtime.common.values import Overflow
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import KteWarning
 
@@ -89,12 +89,12 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         """Start watching for overflows."""
         self._overflows, self._executions, self._logs = [], 0, {}
         _runtime.progress.show_in_progress_bar({_SCALE: "loss_scale", _SKIPPED: "skipped_steps"})
-        self._read_overflows = _runtime.probes.watch_overflow(self.model)
+        self._read_overflows = _runtime.watches.watch_overflow(self.model)
         self._skipped_before = _runtime.progress.skipped_steps(self.model) or 0
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop watching for overflows."""
-        _runtime.probes.unwatch_overflow(self.model)
+        _runtime.watches.unwatch_overflow(self.model)
         self._read_overflows = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:

@@ -182,7 +182,7 @@ class Recompilations(FitObserver):
         result, compiled = execution.run_watched(self._watch)
         took = self.clock() - began
         if compiled or not step.runs:
-            constants = _runtime.probes.constants_of(step.model)
+            constants = _runtime.models.constants_of(step.model)
             reason = step.see(execution.function, [types_of(batch) for batch in execution.batches()], constants)
             if compiled:
                 self._found.append(_Found(name, self._epoch, step.batch, compiled, took, reason))

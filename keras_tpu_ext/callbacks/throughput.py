@@ -141,7 +141,7 @@ class Throughput(Plotted, _runtime.keras.callbacks.Callback):
         )
         self.progress_bar = check.one_of(caller, "progress_bar", progress_bar, ("short", "all"))
         self.log_dir = log_dir
-        self._open_scalars = None if log_dir is None else _runtime.progress.event_file_class()
+        self._open_scalars = None if log_dir is None else _runtime.event_file_class()
         self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._fitting = self._is_beginning = False
         self._rolling: dict[str, float] = {}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import NotFinite, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.values import NotFinite, SavedVariable
 from keras_tpu_ext.callbacks._fit_observer import nothing_yet
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
 from keras_tpu_ext.callbacks.watch_report import Cause, WatchReport, explained, explained_without_record
@@ -116,7 +116,7 @@ class Watch(_runtime.keras.callbacks.Callback):
         is_mean = model is None or _runtime.progress.counts_examples(model)
         self._spike_finder = SpikeFinder(window=self.window, threshold=self.threshold, is_mean=is_mean)
         if model is not None:
-            self._read = _runtime.probes.watch_not_finite(model)
+            self._read = _runtime.watches.watch_not_finite(model)
             # Several processes would not act before the same step.
             self._acts_in_epoch = _runtime.devices.num_workers() == 1
             if not _runtime.progress.end_names_last_batch():
@@ -171,7 +171,7 @@ class Watch(_runtime.keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop watching."""
-        _runtime.probes.unwatch_not_finite(self.model)
+        _runtime.watches.unwatch_not_finite(self.model)
         self._fitted, self._read, self._saved = None, None, ()
 
     def _look(self, *, is_last: bool = False) -> None:
@@ -211,7 +211,7 @@ class Watch(_runtime.keras.callbacks.Callback):
             epoch, start = max(one for one in self._starts if one[1] <= step)
             self._act(epoch, step - start, step, cause, layers, text)
             return
-        weights = _runtime.probes.not_finite_weights(model)
+        weights = _runtime.watches.not_finite_weights(model)
         has_loss = self._first_bad is not None
         if has_loss or weights:
             batch = self._batches if self._first_bad is None else self._first_bad

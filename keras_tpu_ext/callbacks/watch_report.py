@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from keras_tpu_ext._runtime.common.protocols import FirstCall, NotFinite
+from keras_tpu_ext._runtime.common.values import FirstCall, NotFinite
 from keras_tpu_ext.callbacks._spikes import Spike
 from keras_tpu_ext.output.display import HtmlText, wrap
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_type_hints
 
 Check: TypeAlias = Callable[[Any, str], Any]
 
@@ -169,6 +169,18 @@ def fields(checks: Mapping[str, Check]) -> Check:
         return {name: check(value[name], f"{inside}{name}") for name, check in checks.items()}
 
     return check_all
+
+
+def record(kind: Any, **checks: Check) -> Check:
+    """Return the check of an object with the fields of a class, of which it returns an instance.
+
+    A field that is annotated as `int`, `float`, `bool` or `str`, or as that or `None`, is checked for it: an integer
+    of at least 0, a finite number. `checks` has the checks of the others.
+    """
+    known: dict[Any, Check] = {int: integer(), float: number, bool: boolean, str: text}
+    known |= {one | None: optional(check) for one, check in known.items()}
+    of_fields = fields({name: checks.get(name) or known[one] for name, one in get_type_hints(kind).items()})
+    return lambda value, where: kind(**of_fields(value, where))
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

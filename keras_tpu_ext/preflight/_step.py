@@ -10,8 +10,8 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext.errors import ArgumentError, PreflightError
 from keras_tpu_ext.output.display import mesh_text
 from keras_tpu_ext.output.progress import Progress

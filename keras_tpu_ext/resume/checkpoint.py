@@ -14,13 +14,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from keras_tpu_ext._runtime.common.protocols import Place, SavedVariable
 from keras_tpu_ext._runtime.common.random_state import check_random_state
+from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks import schema
 from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import tensor_file
-from keras_tpu_ext.resume.data_spec import DATA_SPEC, DataSpec
+from keras_tpu_ext.resume.data_spec import DataSpec, check_data_spec
 from keras_tpu_ext.resume.encoding import CannotWriteError, Content, decode, encode
 from keras_tpu_ext.resume.storage import Folder, folder_of
 
@@ -67,12 +67,12 @@ class Checkpoint:
     @classmethod
     def from_content(cls, content: Content) -> Checkpoint:
         """Return the checkpoint that `to_content` described."""
-        found = _CHECKPOINT(content, "")
-        place = found["place"]
-        for name, batch in (("batch", found["batch"]), ("place.batch", place.batch), ("place.read", place.read)):
-            if batch > found["batches"]:
-                raise MismatchError(name, f"no more than batches, {found['batches']}", batch)
-        return cls(**found)
+        found: Checkpoint = _CHECKPOINT(content, "")
+        place = found.place
+        for name, batch in (("batch", found.batch), ("place.batch", place.batch), ("place.read", place.read)):
+            if batch > found.batches:
+                raise MismatchError(name, f"no more than batches, {found.batches}", batch)
+        return found
 
 
 def _anything(value: Any, where: str) -> Any:
@@ -86,56 +86,27 @@ def _array(value: Any, where: str) -> Any:
 
 
 def _variable(value: Any, where: str) -> SavedVariable:
-    found = SavedVariable(**_VARIABLE(value, where))
+    found: SavedVariable = _VARIABLE(value, where)
     if found.per_replica and not found.value.ndim:
         raise MismatchError(where, "one with the values of all replicas", value)
     return found
 
 
-_VARIABLE = schema.fields(
-    {
-        "role": schema.one_of("weight", "optimizer", "metric", "step", "random"),
-        "path": schema.text,
-        "value": _array,
-        "per_replica": schema.boolean,
-    }
-)
-_PLACE = schema.fields(
-    {
-        "batch": schema.integer(),
-        "read": schema.integer(),
-        "iterator": _anything,
-        "random": schema.optional(check_random_state),
-        "random_at_start": schema.optional(check_random_state),
-        "rows": schema.integer(),
-        "passes": schema.integer(),
-        "unread": schema.integer(),
-        "draws": schema.boolean,
-        "size": schema.optional(schema.integer()),
-    }
-)
+_ROLES = ("weight", "optimizer", "metric", "step", "random")
+_VARIABLE = schema.record(SavedVariable, role=schema.one_of(*_ROLES), value=_array)
+_RANDOM = schema.optional(check_random_state)
 _STATES = schema.list_of(schema.row(schema.text, schema.mapping(_anything)))
-_CHECKPOINT = schema.fields(
-    {
-        "keras": schema.text,
-        "framework": schema.text,
-        "epochs": schema.integer(),
-        "epoch": schema.integer(),
-        "batch": schema.integer(),
-        "batches": schema.integer(),
-        "finished": schema.boolean,
-        "diverged": schema.boolean,
-        "time": schema.number,
-        "variables": schema.list_of(_variable),
-        "callbacks": _STATES,
-        "history": schema.fields(
-            {"epoch": schema.list_of(schema.integer()), "history": schema.mapping(schema.list_of(_anything))}
-        ),
-        "place": lambda value, where: Place(**_PLACE(value, where)),
-        "data": lambda value, where: DataSpec(**DATA_SPEC(value, where)),
-        "data_state": _STATES,
-        "seed": schema.optional(schema.integer(maximum=2**31)),
-    }
+_CHECKPOINT = schema.record(
+    Checkpoint,
+    variables=schema.list_of(_variable),
+    callbacks=_STATES,
+    history=schema.fields(
+        {"epoch": schema.list_of(schema.integer()), "history": schema.mapping(schema.list_of(_anything))}
+    ),
+    place=schema.record(Place, iterator=_anything, random=_RANDOM, random_at_start=_RANDOM),
+    data=check_data_spec,
+    data_state=_STATES,
+    seed=schema.optional(schema.integer(maximum=2**31)),
 )
 
 
@@ -221,7 +192,7 @@ class CheckpointFolder:
     def _is_diverged(self, name: str) -> bool:
         if name not in self._diverged:
             try:
-                self._diverged[name] = _read(self.folder, name, values=False).diverged
+                self._diverged[name] = read(self.folder, name, values=False).diverged
             except (CheckpointError, OSError):
                 return True
         return self._diverged[name]
@@ -242,23 +213,20 @@ def write(folder: Folder, name: str, checkpoint: Checkpoint) -> None:
         raise CannotWriteError(str(error)) from None
 
 
-def read(folder: Folder, name: str) -> Checkpoint:
+def read(folder: Folder, name: str, *, values: bool = True, checks: bool = False) -> Checkpoint:
     """Return a checkpoint.
+
+    Args:
+        folder: Its folder.
+        name: Its name.
+        values: Whether to read its arrays; otherwise they are zero.
+        checks: Whether to check the digest of every array, also of those that are not read.
 
     Raises:
         CheckpointError: If it is of another version of this package.
         DamagedError: If it is damaged.
         OSError: If it cannot be read, which does not say that it is damaged.
     """
-    return _read(folder, name, values=True)
-
-
-def read_summary(folder: Folder, name: str) -> Checkpoint:
-    """Return a checkpoint whose arrays are zero, after checking all of it; see `read`."""
-    return _read(folder, name, values=False, checks=True)
-
-
-def _read(folder: Folder, name: str, *, values: bool, checks: bool = False) -> Checkpoint:
     with _opened(folder, name) as file:
         if checks:
             file.check()

@@ -11,7 +11,6 @@ import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
-from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.checks import schema
 
@@ -30,19 +29,8 @@ class DataSpec(NamedTuple):
     first_batch: str | None = None  # digest of the first rows of arrays
 
 
-DATA_SPEC = schema.fields(
-    {
-        "kind": schema.text,
-        "batches": schema.optional(schema.integer()),
-        "steps_per_epoch": schema.optional(schema.integer()),
-        "rows": schema.optional(schema.integer()),
-        "batch_size": schema.optional(schema.integer()),
-        "elements": schema.optional(
-            schema.list_of(schema.row(schema.text, schema.list_of(schema.optional(schema.integer()))))
-        ),
-        "first_batch": schema.optional(schema.text),
-    }
-)
+_ELEMENT = schema.row(schema.text, schema.list_of(schema.optional(schema.integer())))
+check_data_spec = schema.record(DataSpec, elements=schema.optional(schema.list_of(_ELEMENT)))
 _WORDS = {
     "kind": "data of the kind {}",
     "batches": "{} batches",
@@ -54,7 +42,7 @@ _WORDS = {
 }
 
 
-def data_spec(call: RunningFit) -> DataSpec:
+def data_spec(call: _runtime.FitCall) -> DataSpec:
     """Return what the arguments of a `fit` say of its data."""
     data: Any = call.arguments.get("x")
     steps = call.arguments.get("steps_per_epoch")
@@ -84,7 +72,7 @@ def _spec_of_dataset(data: Any, steps: int | None) -> DataSpec:
     )
 
 
-def _spec_of_arrays(arrays: list[Any], call: RunningFit, steps: int | None) -> DataSpec:
+def _spec_of_arrays(arrays: list[Any], call: _runtime.FitCall, steps: int | None) -> DataSpec:
     size = int(call.arguments.get("batch_size") or _BATCH_SIZE)
     split = float(call.arguments.get("validation_split") or 0.0)
     rows = math.floor(int(arrays[0].shape[0]) * (1 - split))

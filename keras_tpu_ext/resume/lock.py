@@ -39,14 +39,7 @@ class Owner(NamedTuple):
         return cls(socket.gethostname(), os.getpid(), time.time(), secrets.token_hex(8))
 
 
-_owner = schema.fields(
-    {
-        "host": schema.text,
-        "pid": schema.integer(),
-        "since": schema.number,
-        "token": schema.text,
-    }
-)
+_owner = schema.record(Owner)
 
 
 class HeldError(CheckpointError):
@@ -182,6 +175,7 @@ def _text_of(owner: Owner) -> bytes:
 
 def _parsed(text: bytes) -> Owner | None:
     try:
-        return Owner(**_owner(schema.parse_json(text), ""))
+        owner: Owner = _owner(schema.parse_json(text), "")
+        return owner
     except MismatchError:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from keras_tpu_ext.resume.callback_state import NotKept
 from keras_tpu_ext.resume.opening import warn
 
@@ -14,33 +16,36 @@ class LostStateWarnings:
     def __init__(self) -> None:
         self._given: set[str] = set()
 
-    def warn_of_data(self, why: str) -> None:
-        """Warn of data whose position cannot be saved."""
-        self._once(
-            "data",
-            "after an interruption this training may go on in another order or with other random numbers, for the "
-            f"state of its data cannot be saved: {why}",
-        )
+    def warn(self, data: str, model: str, callbacks: Mapping[str, NotKept]) -> None:
+        """Warn of what cannot be saved, or is not restored.
 
-    def warn_of_model(self, what: str) -> None:
-        """Warn of a part of the model that cannot be saved."""
-        self._once("model", f"after an interruption this training goes on with others than {what}")
-
-    def warn_of_callback(self, name: str, lost: NotKept) -> None:
-        """Warn of attributes of a callback that cannot be saved, or are not restored."""
-        if lost.unwritable:
+        Args:
+            data: Why the position in the data cannot be saved; empty if it can.
+            model: A part of the model that cannot be saved; empty if all can.
+            callbacks: By the class of a callback, its attributes that are lost.
+        """
+        if data:
             self._once(
-                f"{name}, unwritable",
-                f"{name} keeps {' and '.join(lost.unwritable)}, which no checkpoint can hold: after an interruption "
-                f"it begins anew. {_CURE}",
+                "data",
+                "after an interruption this training may go on in another order or with other random numbers, for "
+                f"the state of its data cannot be saved: {data}",
             )
-        if lost.unlike:
-            self._once(
-                f"{name}, unlike",
-                f"{name} keeps {' and '.join(lost.unlike)}, which no checkpoint restores: attributes that it has not "
-                "when training begins, that are then of another type, or that hold a new text, which might be a "
-                f"path. {_CURE}",
-            )
+        if model:
+            self._once("model", f"after an interruption this training goes on with others than {model}")
+        for name, lost in callbacks.items():
+            if lost.unwritable:
+                self._once(
+                    f"{name}, unwritable",
+                    f"{name} keeps {' and '.join(lost.unwritable)}, which no checkpoint can hold: after an "
+                    f"interruption it begins anew. {_CURE}",
+                )
+            if lost.unlike:
+                self._once(
+                    f"{name}, unlike",
+                    f"{name} keeps {' and '.join(lost.unlike)}, which no checkpoint restores: attributes that it has "
+                    "not when training begins, that are then of another type, or that hold a new text, which might "
+                    f"be a path. {_CURE}",
+                )
 
     def warn_of_divergence(self, kept: str | None) -> None:
         """Warn of a loss that is no finite number; `kept` is the last checkpoint before it."""

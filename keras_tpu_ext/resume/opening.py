@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ResumeWarning
+from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, differences
 from keras_tpu_ext.resume.lock import FolderLock
@@ -78,6 +80,19 @@ def refusal_of_data(path: str, changes: list[str], *, may_restart: bool) -> Chec
     return CheckpointError(
         f"AutoResume cannot go on from {path}: the data are others than when it was saved: {'; '.join(changes)}. "
         f"Give `fit` the data of before. {restart if may_restart else 'To'} start anew, give it another directory."
+    )
+
+
+def where_it_goes_on(path: str, saved: Checkpoint, *, is_finished: bool) -> str:
+    """Return in words where a training goes on from a checkpoint, or that nothing is left to do."""
+    ago = duration(max(time.time() - saved.time, 0.0))
+    what = f"{saved.batches} batches in all, saved {ago} ago in {path}"
+    if not is_finished:
+        return f"goes on at epoch {saved.epoch + 1}, batch {saved.batch} ({what})."
+    came = "is finished" if saved.finished else f"has come to epoch {saved.epoch + 1} already"
+    return (
+        f"this training {came}, with {what}: nothing is trained. For a new one give AutoResume another directory; "
+        f"to go on, give `fit` more epochs than {saved.epochs if saved.finished else saved.epoch}."
     )
 
 

@@ -8,7 +8,7 @@ import os
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.output.report import Report
-from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read_summary, size_text, time_text
+from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read, size_text, time_text
 from keras_tpu_ext.resume.storage import Folder
 
 
@@ -74,7 +74,7 @@ def _summary(folder: Folder, name: str) -> CheckpointSummary:
     path, size = folder.path_of(name), 0
     try:
         size = folder.size_of(name)
-        found = read_summary(folder, name)
+        found = read(folder, name, values=False, checks=True)
     except (CheckpointError, OSError) as error:
         return CheckpointSummary(path, size, damage=str(error.__cause__ or error))
     names = ("epoch", "batch", "batches", "finished", "diverged", "framework")

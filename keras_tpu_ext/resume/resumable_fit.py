@@ -12,11 +12,10 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
-from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
-from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, data_spec
@@ -30,6 +29,7 @@ from keras_tpu_ext.resume.opening import (
     refusal_of_data,
     take_folder,
     warn,
+    where_it_goes_on,
 )
 from keras_tpu_ext.resume.saver import Saver, is_not_finite, on_host
 from keras_tpu_ext.resume.schedule import Schedule
@@ -71,7 +71,7 @@ class ResumableFit:
         self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
         self._found: Found | None = None
         self._saved: Checkpoint | None = None
-        self._data: ResumableData
+        self._data: _runtime.ResumablePasses
         self._spec: DataSpec
         self._model: Model
         self._others: list[Any]
@@ -92,7 +92,7 @@ class ResumableFit:
         self.finished = False  # whether nothing is left to do
 
     @contextlib.contextmanager
-    def around(self, call: RunningFit, model: Model, others: list[Any]) -> Iterator[None]:
+    def around(self, call: _runtime.FitCall, model: Model, others: list[Any]) -> Iterator[None]:
         """Keras runs `fit` inside the block, with these other callbacks."""
         self._model, self._others = model, others
         with contextlib.ExitStack() as stack:
@@ -116,7 +116,7 @@ class ResumableFit:
                 self.finished = is_finished or saved.epoch >= epochs
                 first_epoch = epochs if self.finished else saved.epoch
                 seed = saved.seed
-                self._say(self._where(saved))
+                self._say(where_it_goes_on(self._folder.path, saved, is_finished=self.finished))
                 changes = changes_of_data(saved, self._spec, epochs)
                 self._accept(changes)
                 self._place = None if self.finished or changes else saved.place
@@ -388,28 +388,11 @@ class ResumableFit:
         self._model.history.epoch = list(self._history["epoch"])
         self._model.history.history = {name: list(values) for name, values in self._history["history"].items()}
 
-    def _where(self, saved: Checkpoint) -> str:
-        ago = duration(max(time.time() - saved.time, 0.0))
-        what = f"{saved.batches} batches in all, saved {ago} ago in {self._folder.path}"
-        if self.finished:
-            came = "is finished" if saved.finished else f"has come to epoch {saved.epoch + 1} already"
-            needed = saved.epochs if saved.finished else saved.epoch
-            return (
-                f"this training {came}, with {what}: nothing is trained. For a new one give AutoResume another "
-                f"directory; to go on, give `fit` more epochs than {needed}."
-            )
-        return f"goes on at epoch {saved.epoch + 1}, batch {saved.batch} ({what})."
-
     def warn_that_it_diverged(self) -> None:
         """Warn, once, that the training has diverged, and name the last checkpoint from before."""
         self._saver.close()  # what is being written may be that one
         self._lost.warn_of_divergence(self._folder.last_before_it_diverged() if self._is_chief else None)
 
     def _warn_of_what_is_lost(self) -> None:
-        if self._data.not_exact:
-            self._lost.warn_of_data(self._data.not_exact)
-        if not_kept := _runtime.training_state.not_kept(self._model):
-            self._lost.warn_of_model(not_kept)
-        for states in (self._states, self._states_of_data):
-            for name, lost in states.not_kept.items():
-                self._lost.warn_of_callback(name, lost)
+        of_callbacks = {**self._states.not_kept, **self._states_of_data.not_kept}
+        self._lost.warn(self._data.not_exact, _runtime.training_state.not_kept(self._model), of_callbacks)

@@ -8,80 +8,50 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 _UNFINISHED = ".keras_tpu_ext-unfinished"
 
 
-class Folder(Protocol):
-    """A folder."""
-
-    path: str
-    is_local: bool  # whether it is a folder of this machine
-
-    def exists(self) -> bool:
-        """Return whether it exists."""
-
-    def names(self) -> list[str]:
-        """Return the names of what is in it."""
-
-    def is_file(self, name: str) -> bool:
-        """Return whether something in it is a file, and no folder or pipe."""
-
-    def path_of(self, name: str) -> str:
-        """Return the path of a file in it."""
-
-    def size_of(self, name: str) -> int:
-        """Return the number of bytes of a file."""
-
-    def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Open a file for reading."""
-
-    def write(self, name: str, fill: Callable[[BinaryIO], object]) -> None:
-        """Let a function write a file, which is then complete or absent."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-    def prepare(self) -> None:
-        """Create the folder."""
-
-    def remove_unfinished(self) -> None:
-        """Remove partial files that a killed process left behind; no other may be writing."""
-
-
 def folder_of(path: str) -> Folder:
     """Return the folder of a path, which may be a URL that fsspec knows."""
-    return _ObjectStore(path) if "://" in path else _LocalFolder(path)
+    return _ObjectStore(path) if "://" in path else Folder(path)
 
 
-class _LocalFolder:
+class Folder:
     """A folder of this machine: files are written under a name of their own, synced to the disk, and then renamed."""
 
-    is_local = True
+    is_local = True  # whether it is a folder of this machine
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def exists(self) -> bool:
+        """Return whether it exists."""
         return os.path.isdir(self.path)
 
     def names(self) -> list[str]:
+        """Return the names of what is in it."""
         return os.listdir(self.path) if self.exists() else []
 
     def is_file(self, name: str) -> bool:
+        """Return whether something in it is a file, and no folder or pipe."""
         return os.path.isfile(self.path_of(name))
 
     def path_of(self, name: str) -> str:
+        """Return the path of a file in it."""
         return os.path.join(self.path, name)
 
     def size_of(self, name: str) -> int:
+        """Return the number of bytes of a file."""
         return os.path.getsize(self.path_of(name))
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """Open a file for reading."""
         return open(self.path_of(name), "rb")
 
     def write(self, name: str, fill: Callable[[BinaryIO], object]) -> None:
+        """Let a function write a file, which is then complete or absent."""
         os.makedirs(self.path or ".", exist_ok=True)
         path = self.path_of(name)
         aside = f"{path}.{os.getpid()}-{secrets.token_hex(4)}{_UNFINISHED}"
@@ -98,15 +68,18 @@ class _LocalFolder:
         self._sync()
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.path_of(name))
 
     def prepare(self) -> None:
+        """Create the folder."""
         os.makedirs(self.path, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.path):
             pass
 
     def remove_unfinished(self) -> None:
+        """Remove partial files that a killed process left behind; no other may be writing."""
         for name in self.names():
             if name.endswith(_UNFINISHED):
                 with contextlib.suppress(OSError):
@@ -122,13 +95,13 @@ class _LocalFolder:
                 os.close(folder)
 
 
-class _ObjectStore:
+class _ObjectStore(Folder):
     """A folder of an object store, in which a file exists once all of it has been sent."""
 
     is_local = False
 
     def __init__(self, path: str) -> None:
-        self.path = path.rstrip("/")
+        super().__init__(path.rstrip("/"))
         self._files, self._inside = importlib.import_module("fsspec").core.url_to_fs(self.path)
 
     def exists(self) -> bool:

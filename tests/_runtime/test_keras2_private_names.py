@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import private_name_table
 from keras_tpu_ext._runtime.compat.keras2 import in_symbolic_call, private
-from keras_tpu_ext._runtime.keras2.adapter import _SAVED_EPOCH
+from keras_tpu_ext._runtime.keras2.program import _SAVED_EPOCH
 from private_names import attributes, check_attribute, mend, model
 
 pytestmark = pytest.mark.runtimes("keras2_tf")

@@ -9,7 +9,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 import private_name_table
 from keras_tpu_ext._runtime.compat.keras3 import execution
-from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
+from keras_tpu_ext._runtime.keras3.program import Keras3Program
 from private_names import attributes, check_attribute, mend, model
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
@@ -20,7 +20,7 @@ def epoch_in_a_backup():
         backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
         made = model()
         made.fit(np.ones((2, 2)), np.ones((2, 1)), epochs=3, verbose=0, callbacks=[backup])
-        return Keras3Adapter().backup_epoch(backup)
+        return Keras3Program.backup_epoch(None, backup)
 
 
 def trained():

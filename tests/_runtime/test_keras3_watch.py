@@ -40,7 +40,7 @@ def by_framework(model):
 
 
 def recorded(model, **kwargs):
-    read = _runtime.probes.record_gradients(model)
+    read = _runtime.models.record_gradients(model)
     model.fit(TOKENS, TARGETS, batch_size=3, verbose=0, **kwargs)
     return read()
 
@@ -80,7 +80,7 @@ def test_recorded_on_replicas_is_summed_and_clipped_as_on_one_device(scope3, cli
 
 def test_nothing_is_recorded_before_a_step_or_of_a_skipped_one():
     model = words(kte.TPUModel, loss_scale="dynamic")
-    read = _runtime.probes.record_gradients(model)
+    read = _runtime.models.record_gradients(model)
     assert read() is None
     model.fit(TOKENS, TARGETS, sample_weight=np.full(3, np.inf, "float32"), verbose=0)
     assert read() is None

@@ -33,7 +33,7 @@ def taking_part(number, callbacks, epochs=(0, 0)):
     """Return the call, and the context of one of two processes."""
     model = kte.TPUModel.from_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
     call = FitCall("fit", model, (), {"callbacks": callbacks, "verbose": 2})
-    return call, Two(number, epochs).take_part(call, model._kte.adapter, lambda path: None)
+    return call, Two(number, epochs).take_part(call, model._kte.backup_epoch, model._kte.write_patches)
 
 
 def made(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
+from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
 from keras_tpu_ext.callbacks import DeviceMemory
 from keras_tpu_ext.callbacks.device_memory_report import Growth
 

@@ -258,7 +258,7 @@ class Closing:
 def test_files_are_closed_at_every_exit(monkeypatch, tmp_path):
     opened = []
     monkeypatch.setattr(
-        _runtime.progress, "event_file_class", lambda: lambda folder: opened.append(Closing(folder)) or opened[-1]
+        _runtime, "event_file_class", lambda: lambda folder: opened.append(Closing(folder)) or opened[-1]
     )
     clock = Clock()
     throughput = Throughput(clock=clock, log_dir=tmp_path, window=1)
@@ -286,7 +286,7 @@ def test_files_are_closed_at_every_exit(monkeypatch, tmp_path):
 @on_both
 def test_only_the_chief_writes(monkeypatch, tmp_path):
     opened = []
-    monkeypatch.setattr(_runtime.progress, "event_file_class", lambda: opened.append)
+    monkeypatch.setattr(_runtime, "event_file_class", lambda: opened.append)
     monkeypatch.setattr(_runtime.devices, "is_chief", lambda: False)
     run(model_of(), dataset(32, 4), [1.0] * 8, log_dir=tmp_path, window=1)
     assert opened == []

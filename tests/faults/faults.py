@@ -216,22 +216,22 @@ _LOSS = (
     Fault(
         "regularisers-count-once-a-replica",
         "_runtime/tensorflow/program.py",
-        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]",
-        "losses += self.adapter.weight_losses(self.model)",
+        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.weight_losses()]",
+        "losses += self.weight_losses()",
         ("keras3_tf",),
         (_PARITY,),
     ),
     Fault(
         "regularisers-count-once-a-replica-on-keras-2",
         "_runtime/keras2/program.py",
-        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]",
-        "losses += self.adapter.weight_losses(self.model)",
+        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.weight_losses()]",
+        "losses += self.weight_losses()",
         _KERAS2,
         (_PARITY, f"{_EXACT}::test_regularizers_of_weights"),
     ),
     Fault(
         "add-loss-counts-once-a-replica",
-        "_runtime/tensorflow/program.py",
+        "_runtime/tensorflow/batch.py",
         "        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
         "        pass",
         _TF,
@@ -239,7 +239,7 @@ _LOSS = (
     ),
     Fault(
         "add-loss-weighs-replicas-alike",
-        "_runtime/tensorflow/program.py",
+        "_runtime/tensorflow/batch.py",
         "local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
         "local /= tf.cast(num_replicas(), local.dtype)",
         _TF,
@@ -247,7 +247,7 @@ _LOSS = (
     ),
     Fault(
         "add-loss-of-an-empty-replica-counts",
-        "_runtime/tensorflow/program.py",
+        "_runtime/tensorflow/batch.py",
         "        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))",
         "        pass",
         _TF,
@@ -448,8 +448,8 @@ _UPDATE = (
     Fault(
         "window-is-lost-by-saving-and-loading",
         "_runtime/training/program.py",
-        "                self.adapter.build_optimizer(model)\n                self.build_accumulator()",
-        "                self.adapter.build_optimizer(model)",
+        "                self.build_optimizer()\n                self.build_accumulator()",
+        "                self.build_optimizer()",
         _ALL,
         (
             f"{_STEP}::test_going_on_after_loading_is_going_on",
@@ -509,7 +509,7 @@ _UPDATE = (
     ),
     Fault(
         "gradients-of-a-loss-scale-optimizer-are-not-unscaled",
-        "_runtime/keras2/adapter.py",
+        "_runtime/keras2/program.py",
         "return optimizer.get_unscaled_gradients(gradients) if ",
         "return gradients if ",
         _KERAS2,
@@ -635,7 +635,7 @@ _BATCH = (
     Fault(
         "moments-are-the-replicas-own",
         "_runtime/tensorflow/batch_statistics.py",
-        "total, count = sum_over_replicas(sums)",
+        "total, count = summed(sums)",
         "total, count = sums",
         _TF,
         (
@@ -646,9 +646,9 @@ _BATCH = (
     ),
     Fault(
         "padded-rows-count-in-moments",
-        "_runtime/keras3_tf/adapter.py",
-        "moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))",
-        "stock(inputs, mask)",
+        "_runtime/keras3_tf/program.py",
+        "weighted_moments(inputs, axes, weights_of(inputs), of_all_replicas=False)",
+        "(*stock(inputs, mask), None)",
         ("keras3_tf",),
         (_PADDED, "tests/data/test_tensorflow_padding.py"),
     ),
@@ -889,15 +889,15 @@ _ON_JAX = (
     Fault(
         "sums-of-a-window-survive-its-step-on-jax",
         "_runtime/jax/update.py",
-        "        for variable in self.sum_variables():\n            variable.assign(jnp.where",
-        "        for variable in self.sum_variables()[:2]:\n            variable.assign(jnp.where",
+        "        for variable in self.own_variables():\n            variable.assign(jnp.where",
+        "        for variable in self.own_variables()[:2]:\n            variable.assign(jnp.where",
         _JAX,
         (f"{_STEP}::test_accumulated_batches_are_one_batch", _PARITY),
     ),
     Fault(
         "weight-of-a-window-is-not-loaded-on-jax",
-        "_runtime/jax/update.py",
-        '        self.weight.assign(store["weight"][()])\n',
+        "_runtime/training/step_state.py",
+        '            self.weight.assign(store["weight"][()])\n',
         "",
         _JAX,
         (
@@ -908,8 +908,8 @@ _ON_JAX = (
     Fault(
         "window-from-tensorflow-loses-the-sums-of-replicas",
         "_runtime/jax/update.py",
-        'total.assign(np.asarray(store[f"sum_{i}"]).sum(axis=0))',
-        'total.assign(np.asarray(store[f"sum_{i}"])[0])',
+        "total.assign(sums.sum(axis=0))",
+        "total.assign(sums[0])",
         _JAX,
         (_STEP, _MODEL),
     ),
@@ -1051,9 +1051,9 @@ _ON_JAX = (
     ),
     Fault(
         "outer-block-is-lost-where-an-inner-one-ends",
-        "_runtime/jax/scope.py",
-        "            _ACTIVE.distribution = outer\n",
-        "            _ACTIVE.distribution = None\n",
+        "_runtime/common/attributes.py",
+        "        for name, value in before.items():\n            setattr(thing, name, value)\n",
+        "        for name in before:\n            setattr(thing, name, None)\n",
         _JAX,
         ("tests/_runtime/test_jax_scope.py", "tests/test_strategy.py"),
     ),
@@ -1464,7 +1464,7 @@ _MACHINE = (
     ),
     Fault(
         "sigmoid-that-meets-from-logits-is-not-told",
-        "_runtime/training/models.py",
+        "_runtime/training/from_logits.py",
         'activation in ("softmax", "sigmoid")',
         'activation in ("softmax",)',
         _ANY,

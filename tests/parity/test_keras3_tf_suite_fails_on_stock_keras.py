@@ -38,12 +38,12 @@ BREAKS = {
         "update",
         "the reduce-first order in tensorflow/program.py",
     ),
-    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_gradients in keras3_tf/adapter.py"),
-    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_gradients in keras3_tf/adapter.py"),
+    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_gradients in keras3_tf/optimizer.py"),
+    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_gradients in keras3_tf/optimizer.py"),
     "global_clipnorm": (
         Case(clip="global_clipnorm", replicas=2),
         "update",
-        "apply_gradients in keras3_tf/adapter.py",
+        "apply_gradients in keras3_tf/optimizer.py",
     ),
     "gradient_accumulation_steps": (
         Case(accumulation="2 in optimizer", batches=(48, 8), replicas=2),

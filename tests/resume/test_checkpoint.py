@@ -10,8 +10,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_tpu_ext._runtime.common.protocols import Place, SavedVariable
 from keras_tpu_ext._runtime.common.random_state import random_state
+from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import checkpoint, storage
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder

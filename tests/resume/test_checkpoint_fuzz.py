@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuzzing import Tally, each, mutated
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.protocols import Place, SavedVariable
+from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import checkpoint, tensor_file
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates, _texts

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_tpu_ext._runtime.common.protocols import Place, SavedVariable
 from keras_tpu_ext._runtime.common.random_state import random_state
+from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.resume.checkpoint import Checkpoint
 from keras_tpu_ext.resume.data_spec import DataSpec
 

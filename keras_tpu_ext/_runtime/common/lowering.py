@@ -40,28 +40,12 @@ IN_SCOPE = (
     "its part of the batch"
 )
 
-# The fix for a message that contains one of these words.
+# The fix for a message in which a pattern is found.
 _CURES = (
-    (
-        (
-            "EagerPyFunc",
-            "PyFunc",
-            "pure_callback",
-            "io_callback",
-            "Pure callback",
-            "IO callback",
-            "calls Python",
-            "TracerArrayConversion",
-            "numpy()",
-        ),
-        NO_PYTHON,
-    ),
-    (("String", "LookupTable", "DT_STRING", "string"), IN_PIPELINE),
-    (
-        ("Concretization", "NonConcrete", "TracerBoolConversion", "TracerIntegerConversion", "dynamic shape"),
-        STATIC_SHAPES,
-    ),
-    (("Mosaic kernels cannot be automatically partitioned",), IN_SCOPE),
+    (r"PyFunc|(pure_|io_|Pure |IO )callback|calls Python|TracerArrayConversion|numpy\(\)", NO_PYTHON),
+    ("[Ss]tring|LookupTable|DT_STRING", IN_PIPELINE),
+    ("Concretization|NonConcrete|Tracer(Bool|Integer)Conversion|dynamic shape", STATIC_SHAPES),
+    ("Mosaic kernels cannot be automatically partitioned", IN_SCOPE),
 )
 
 _Frame = tuple[str, int]  # file and line
@@ -232,4 +216,4 @@ def _message(error: BaseException) -> str:
 
 
 def _cure_for(text: str) -> str:
-    return next((cure for words, cure in _CURES if any(word in text for word in words)), "")
+    return next((cure for pattern, cure in _CURES if re.search(pattern, text)), "")

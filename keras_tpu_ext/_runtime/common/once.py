@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Hashable
 
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 
 _Opener = Callable[..., OpenedStrategy]
 _LOCK = threading.Lock()

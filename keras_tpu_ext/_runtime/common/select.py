@@ -11,8 +11,8 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
-from keras_tpu_ext._runtime.common.protocols import Runtime
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 from keras_tpu_ext.machine.versions import check_versions, find_versions, install_command, newer_than_tested
 
@@ -66,15 +66,14 @@ def choose() -> str:
     return name
 
 
-def load() -> Runtime:
-    """Return the runtime of this process."""
+def load() -> Any:
+    """Return the `Runtime` of this process."""
     name = _PACKAGES[chosen()]
     backend = "jax" if name == "jax" else "tensorflow"
     note = newer_than_tested(find_versions(), legacy=name == "keras2", backend=backend)
     if note and multiprocessing.parent_process() is None:  # not again in each process that loads data
         warnings.warn_explicit(note, UntestedVersionWarning, "keras_tpu_ext", 1)  # without a line of this file
-    runtime: Runtime = importlib.import_module(f"keras_tpu_ext._runtime.{name}").runtime
-    return runtime
+    return importlib.import_module(f"keras_tpu_ext._runtime.{name}").runtime
 
 
 def _is_legacy(environ: Mapping[str, str]) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common import missing_names
-from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.common.values import Call
 from keras_tpu_ext._runtime.compat import keras2_ops
 
 keras: Any = tf.keras
@@ -45,11 +45,6 @@ Functional: Any = private("engine.functional:Functional")
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer")
 policy_of = keras.mixed_precision.Policy
 MULTI_HEAD = (keras.layers.MultiHeadAttention,)
-
-
-def builtin_models() -> tuple[type[Model], ...]:
-    """Return Keras's own model classes."""
-    return (keras.Model, keras.Sequential, Functional)
 
 
 def compiled_with(model: Model) -> dict[str, Any] | None:

@@ -13,8 +13,8 @@ import keras as keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Tensor, Variable
+from keras_tpu_ext._runtime.common.values import Call
 
 _names_of_exported: Any = private("keras.src.api_export:REGISTERED_OBJS_TO_NAMES")
 _names_of_custom: Any = private("keras.src.saving.object_registration:GLOBAL_CUSTOM_NAMES")
@@ -45,11 +45,6 @@ saves_each_epoch = (
     keras.callbacks.ModelCheckpoint,
     getattr(keras.callbacks, "OrbaxCheckpoint", None),  # from Keras 3.13 on
 )
-
-
-def builtin_models() -> tuple[type[Model], ...]:
-    """Return Keras's own model classes."""
-    return (keras.Model, keras.Sequential, Functional)
 
 
 def compiled_with(model: Model) -> dict[str, Any] | None:

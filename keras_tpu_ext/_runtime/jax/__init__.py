@@ -1,15 +1,15 @@
 """Keras 3 on JAX, which today's TPU images offer; TensorFlow need not be installed."""
 
 import functools
-from typing import cast
 
-from keras_tpu_ext._runtime.common.protocols import MessageTerms, Ops, Runtime
-from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, progress, saved_programs, training_state
-from keras_tpu_ext._runtime.jax.program import TrainStep
+from keras_tpu_ext._runtime.common.values import MessageTerms
+from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, saved_programs, training_state
+from keras_tpu_ext._runtime.jax.event_file import event_file_class
 from keras_tpu_ext._runtime.jax.remat import remat
+from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.keras3 import import_addons
 from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
-from keras_tpu_ext._runtime.training import models, policies
+from keras_tpu_ext._runtime.training.protocols import Runtime
 
 message_terms = MessageTerms(
     framework="JAX",
@@ -20,14 +20,12 @@ message_terms = MessageTerms(
 runtime = Runtime(
     batch=batch,
     devices=devices,
-    models=models,
-    ops=cast(Ops, ops),  # a type checker does not see the functions of `keras.ops`
-    policies=policies,
+    ops=ops,
     probes=probes,
-    progress=progress,
     training_state=training_state,
     TrainStep=TrainStep,
     import_addons=import_addons,
+    event_file_class=event_file_class,
     tpu_operations=functools.partial(tpu_operations, batch),
     remat=remat,
     saved_programs=saved_programs,

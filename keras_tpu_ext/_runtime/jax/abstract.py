@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Tensor, Variable
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 
 _get_global: Any = private("keras.src.backend.common.global_state:get_global_attribute")
 _set_global: Any = private("keras.src.backend.common.global_state:set_global_attribute")
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def call_abstractly(function: Callable[[], _T]) -> _T:
-    """Call a function; variables of the models that it creates have no values. See `common/protocols.py`."""
+    """Call a function; variables of the models that it creates have no values. See `training/protocols.py`."""
     uids = dict(_get_global("object_name_uids") or {})
     try:
         with abstract_variables():

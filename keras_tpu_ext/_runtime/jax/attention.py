@@ -22,6 +22,7 @@ import keras
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
@@ -118,12 +119,9 @@ def _with_remembered_mask(original: Callable[..., Tensor]) -> Callable[..., Tens
         remembered, _MASKS.computed = _MASKS.computed, None
         mask, meaning = remembered or (None, None)
         meaning = meaning if mask is call.get("attention_mask") else None
-        before, _MASKS.current = _MASKS.current, meaning
-        try:
+        with temporarily(_MASKS, current=meaning):
             found = _with_dropout(**call)
             return original(*args, **kwargs) if found is None else (found, None)
-        finally:
-            _MASKS.current = before
 
     return compute
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest, Variable
@@ -49,28 +50,17 @@ class _Trace(threading.local):
 _TRACE = _Trace()
 
 
-@contextlib.contextmanager
-def followed() -> Iterator[None]:
-    """Within the block, functions that respect padding are marked in what this thread traces."""
-    before, _TRACE.is_followed = _TRACE.is_followed, True
-    try:
-        yield
-    finally:
-        _TRACE.is_followed = before
+def followed() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which functions that respect padding are marked in what this thread traces."""
+    return temporarily(_TRACE, is_followed=True)
 
 
-@contextlib.contextmanager
-def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
-    """Set the current batch while its step runs, of whose rows the first `examples` count; `None` if all do."""
-    before = dict(vars(BATCH))
+def batch_context(data: Nest, examples: jax.Array | None) -> contextlib.AbstractContextManager[None]:
+    """Return the context of a step with a batch, of whose rows the first `examples` count; `None` if all do."""
     rows = number_of_rows(data)
-    BATCH.examples = rows if examples is None else examples
-    BATCH.valid = None if examples is None else jnp.arange(rows) < examples
-    try:
-        yield
-    finally:
-        vars(BATCH).clear()
-        vars(BATCH).update(before)
+    if examples is None:
+        return temporarily(BATCH, examples=rows, valid=None)
+    return temporarily(BATCH, examples=examples, valid=jnp.arange(rows) < examples)
 
 
 def number_of_rows(data: Nest) -> int:
@@ -161,13 +151,13 @@ def respects_padding(function: _Function) -> _Function:
 
 @respects_padding
 def batch_sum(values: jax.Array) -> jax.Array:
-    """Return the sum over the first axis, of examples only; see `common/protocols.py`."""
+    """Return the sum over the first axis, of examples only; see `training/protocols.py`."""
     return jnp.sum(zero_invalid_rows(jnp.asarray(values)), axis=0)
 
 
 @respects_padding
 def batch_mean(values: jax.Array) -> jax.Array:
-    """Return the mean over the first axis, of examples only; see `common/protocols.py`."""
+    """Return the mean over the first axis, of examples only; see `training/protocols.py`."""
     values = jnp.asarray(values)
     mean = jnp.sum(zero_invalid_rows(values), axis=0) / (values.shape[0] * valid_fraction())
     return mean.astype(jnp.result_type(values.dtype, float))

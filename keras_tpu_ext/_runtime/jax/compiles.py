@@ -70,7 +70,7 @@ def compile_cache_dir() -> str | None:
 
 
 def use_compile_cache(path: str, cache: Any) -> None:
-    """Let JAX ask `cache` for programs, which it knows by `path`; see `common/protocols.py`."""
+    """Let JAX ask `cache` for programs, which it knows by `path`; see `training/protocols.py`."""
     _caches[path] = cache
     install([(_compilation_cache, "jax._src.compilation_cache.get_file_cache", _with_ours)])
     for name, (default, ours) in _OPTIONS.items():

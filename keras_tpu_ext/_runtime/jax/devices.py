@@ -21,7 +21,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
 from keras_tpu_ext._runtime.jax.compiles import compile_cache_dir as compile_cache_dir

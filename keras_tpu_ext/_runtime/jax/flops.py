@@ -13,15 +13,15 @@ from keras_tpu_ext._runtime.common.flops import LOOP, FlopsCount, UncountableErr
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.batch import number_of_rows
 from keras_tpu_ext._runtime.jax.loop import stateless
-from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import distribution_of, use_distribution
+from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
 
 _Shapes = list[jax.ShapeDtypeStruct]
 
 
 def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
-    """Count the FLOPs of a train step of `model`; see `common/protocols.py`.
+    """Count the FLOPs of a train step of `model`; see `training/protocols.py`.
 
     For Keras's step and ours, the optimizer and the metrics are left out; for a user's own step, everything counts.
     """

@@ -130,12 +130,6 @@ def _squeeze(equation: Equation, value: Value) -> Value:
     return rows(value.axis - sum(axis < value.axis for axis in equation.params["dimensions"]), value.per_row)
 
 
-@_if_rows
-def _expand_dims(equation: Equation, value: Value) -> Value:
-    old = [axis for axis in range(len(equation.results[0].sizes)) if axis not in equation.params["dimensions"]]
-    return rows(old[value.axis], value.per_row)
-
-
 def _transpose(equation: Equation) -> Value:
     return batch_axis.transpose(equation.values[0], equation.params["permutation"])
 
@@ -351,7 +345,6 @@ _TABLE: list[tuple[str, Rule]] = [
     ("broadcast_in_dim", _broadcast),
     ("reshape", _reshape),
     ("squeeze", _squeeze),
-    ("expand_dims", _expand_dims),
     ("transpose", _transpose),
     ("concatenate", _concatenate),
     ("stack", _stack),

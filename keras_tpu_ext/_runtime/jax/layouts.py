@@ -6,12 +6,13 @@ import contextlib
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import jax
 import keras
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, ModelLayout, Role, Spec, VariableLayout
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
@@ -85,18 +86,10 @@ def warn_of_layouts(model: keras.Model) -> None:
         )
 
 
-@contextlib.contextmanager
-def without_layout_warning(model: keras.Model) -> Iterator[None]:
-    """Within the block, keep the warning about a model's layouts for later."""
+def without_layout_warning(model: keras.Model) -> contextlib.AbstractContextManager[None]:
+    """Return a context that keeps the warning about a model's layouts for later; Keras's own step gives none."""
     program = getattr(model, "_kte", None)
-    if program is None:  # Keras's own step warns of nothing
-        yield
-        return
-    before, program.layout_warned = program.layout_warned, True
-    try:
-        yield
-    finally:
-        program.layout_warned = before
+    return contextlib.nullcontext() if program is None else temporarily(program, layout_warned=True)
 
 
 def specs_under(model: keras.Model, distribution: keras.distribution.Distribution) -> dict[int, Spec]:
@@ -161,7 +154,7 @@ def _by_role(model: keras.Model) -> dict[Role, list[keras.Variable]]:
     metrics = list(model.metrics_variables)
     state = step_state_of(model)
     windows = [] if state is None else state.accumulators()
-    accumulators = [total for window in windows for total in window.sum_variables()]
+    accumulators = [total for window in windows for total in window.own_variables()]
     known = {id(variable) for variable in (*optimizer, *metrics, *accumulators)}
     own = [] if state is None else step_variables(state)
     others = [variable for variable in (*model.variables, *own) if id(variable) not in known]

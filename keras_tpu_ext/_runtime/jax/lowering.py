@@ -26,9 +26,9 @@ from keras_tpu_ext._runtime.common.lowering import (
 )
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3 import build_for_step, path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import unsharded_state_patches
 from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
@@ -38,9 +38,10 @@ from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
 from keras_tpu_ext._runtime.jax.loop import most_steps
-from keras_tpu_ext._runtime.jax.program import TrainStep, predict_step_of
+from keras_tpu_ext._runtime.jax.program import predict_step_of
 from keras_tpu_ext._runtime.jax.saved_programs import signature_of
 from keras_tpu_ext._runtime.jax.scope import abstract_array, bound, replicated, shard_data, use_distribution
+from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, lowering_for
 from keras_tpu_ext._runtime.jax.update import compiled_flush, own_variables, state_variables
 
@@ -69,7 +70,7 @@ class _Program(NamedTuple):
 
 
 def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
-    """Lower the train step that `fit` runs; see `common/protocols.py`."""
+    """Lower the train step that `fit` runs; see `training/protocols.py`."""
     (step,) = _lower(model, batch, opened, device_kind, lambda model, batch: [_Program("fit")])
     return step
 
@@ -84,7 +85,7 @@ def lower_programs(
     validation_batches: int | None = None,
     step_seconds: float | None = None,
 ) -> list[LoweredStep]:
-    """Lower the programs of `fit`, `evaluate` and `predict`; see `common/protocols.py`."""
+    """Lower the programs of `fit`, `evaluate` and `predict`; see `training/protocols.py`."""
 
     def programs(model: Model, batch: Nest) -> list[_Program]:
         if not isinstance(model, TrainStep):  # Keras's own loop calls a program for each step

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import jax
 import keras
 
-from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
+from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
 from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.training_state import all_variables
 
 
 def memory_reader(model: keras.Model) -> Callable[[], list[DeviceUse]]:
-    """Return a function that reads the memory of the devices that train `model`; see `common/protocols.py`."""
+    """Return a function that reads the memory of the devices that train `model`; see `training/protocols.py`."""
     distribution = distribution_of(model) or keras.distribution.distribution()
     devices = jax.devices()[:1] if distribution is None else list(jax_mesh(distribution).local_devices)
 
@@ -45,7 +45,7 @@ def _bytes_by_device() -> Counter[jax.Device]:
 
 
 def live_arrays(model: keras.Model) -> list[ArrayGroup]:
-    """Return JAX's live arrays; see `common/protocols.py`."""
+    """Return JAX's live arrays; see `training/protocols.py`."""
     roles = {id(variable.value): role for role, variable in all_variables(model)}
     arrays = [(roles.get(id(one), "other"), one.shape, one.dtype) for one in jax.live_arrays()]
     return [

@@ -19,7 +19,7 @@ _OF_8_BITS = ("bfloat16", "uint8")  # no more significant bits than matrix units
 
 
 def one_hot_matmul(one_hot: jax.Array, values: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """Multiply a one-hot matrix with `values`, summing in float32; see `common/protocols.py`.
+    """Multiply a one-hot matrix with `values`, summing in float32; see `training/protocols.py`.
 
     A TPU multiplies float32 as bfloat16 parts, by default only the first one. At the highest precision the compiler
     takes all three parts of `values`, and recognises that the ones need only one.
@@ -30,7 +30,7 @@ def one_hot_matmul(one_hot: jax.Array, values: jax.Array, *, transposed: bool = 
 
 
 def one_hot_einsum(values: jax.Array, *choices: tuple[str, jax.Array]) -> jax.Array:
-    """Gather from `values` by one einsum for each of `choices`; see `common/protocols.py`."""
+    """Gather from `values` by one einsum for each of `choices`; see `training/protocols.py`."""
     wide = jnp.promote_types(values.dtype, jnp.float32)
     picked = values.astype(wide)
     for equation, choice in choices:

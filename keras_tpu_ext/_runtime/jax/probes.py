@@ -22,14 +22,9 @@ from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.jax.loop import steps_of
 from keras_tpu_ext._runtime.jax.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step
-from keras_tpu_ext._runtime.jax.program import TrainStep
-from keras_tpu_ext._runtime.training.constants import constants_of as constants_of
-from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
-from keras_tpu_ext._runtime.training.not_finite import not_finite_weights as not_finite_weights
-from keras_tpu_ext._runtime.training.not_finite import unwatch_not_finite as unwatch_not_finite
-from keras_tpu_ext._runtime.training.not_finite import watch_not_finite as watch_not_finite
-from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
-from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime.jax.step import TrainStep
+
+stop_profiler = jax.profiler.stop_trace
 
 
 class JaxExecution(Execution):
@@ -130,11 +125,6 @@ def intercept_executions(
 ) -> Interception:
     """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
     return Interception(model, JaxExecution, around, step)
-
-
-def stop_profiler() -> None:
-    """Stop the profiler, and write what it recorded."""
-    jax.profiler.stop_trace()
 
 
 def profiled_step(name: str, step: int) -> AbstractContextManager[object]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -20,7 +19,7 @@ import keras
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
-from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
+from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, Method, first_execution, grouped_data
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
@@ -40,48 +39,37 @@ from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribu
 from keras_tpu_ext._runtime.jax.separability import Separability
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
+    GradientAccumulator,
     State,
+    StatelessLossScaler,
     StatelessNotFiniteWatch,
     StatelessOverflowWatch,
     Values,
     Weights,
     accumulate_or_apply,
     make_flush,
-    make_step_state,
     own_variables,
     run_stateless,
     state_variables,
 )
-from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses, reduced, track_all_variables
-from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
+from keras_tpu_ext._runtime.keras3.models import has_layer_losses, track_all_variables
+from keras_tpu_ext._runtime.keras3.program import Keras3Program
 from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
+from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
-from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext.errors import ArgumentError
 
 
-class JaxAdapter(Keras3Adapter):
-    """The `KerasAdapter` of Keras 3 on JAX."""
-
-    def build_optimizer(self, model: keras.Model) -> None:
-        """Make the optimizer's variables, all of them known to it."""
-        super().build_optimizer(model)
-        track_all_variables(model.optimizer)
-
-
-class JaxProgram(ExactProgram):
+class JaxProgram(Keras3Program):
     """The `ExactProgram` of Keras 3 on JAX."""
 
-    adapter = JaxAdapter()
     facts = _batch
-    tpu_operations = staticmethod(tpu_operations)
     process_group = staticmethod(JaxProcessGroup)
-    make_step_state = staticmethod(make_step_state)
+    loss_scaler = StatelessLossScaler
+    accumulator = GradientAccumulator
     make_schedule = staticmethod(ExecutionSchedule)
     not_finite_watch = StatelessNotFiniteWatch
     layout_warned = False  # whether a warning about layouts has been given
@@ -269,6 +257,11 @@ class JaxProgram(ExactProgram):
         """Return an `OverflowWatch` for pure functions."""
         return StatelessOverflowWatch(self.model.trainable_variables, steps)
 
+    def build_optimizer(self) -> None:
+        """Make the optimizer's variables, all of them known to it."""
+        super().build_optimizer()
+        track_all_variables(self.model.optimizer)
+
     def build_accumulator(self) -> None:
         """Make the variables of the gradient accumulator, if there is one."""
         accumulator = self.compiled_state().accumulator(self.model.optimizer)
@@ -339,73 +332,3 @@ def _number_of_examples(x: Nest) -> jax.Array | int:
 
 
 _NO_OPTIMIZER = types.SimpleNamespace(variables=())
-
-
-class TrainStep(ExactModel):
-    """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
-
-    _kte = functools.cached_property(JaxProgram)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        bind(self, keras.distribution.distribution())
-        super().__init__(*args, **kwargs)
-
-    def __reduce__(self: Any) -> tuple[Any, ...]:
-        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
-        model: Any = super()
-        return reduced(model.__reduce__())
-
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
-        model: Any = super()
-        with self._kte.traced():
-            return model.__call__(*args, **kwargs)
-
-    def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the model without side effects as Keras does, also on a TPU; no `add_loss` term is lost."""
-        model: Any = super()
-        clear_loss_ids(self)
-        with self._kte.traced():
-            return model.stateless_call(*args, **kwargs)
-
-    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Train on one batch as `keras.Model.train_on_batch` does."""
-        stock = stock_of(self, super(), "train_on_batch")
-        with self._kte.loop():
-            return stock(*args, **kwargs)
-
-    def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate one batch as `keras.Model.test_on_batch` does."""
-        stock = stock_of(self, super(), "test_on_batch")
-        with self._kte.loop():
-            return stock(*args, **kwargs)
-
-    def predict_on_batch(self: Any, x: Nest) -> Any:
-        """Predict one batch as `keras.Model.predict_on_batch` does."""
-        stock = stock_of(self, super(), "predict_on_batch")
-        with self._kte.loop():
-            return stock(x)
-
-    def get_weights(self: Any) -> list[Any]:
-        """Return the weights as `keras.Model.get_weights` does; call it on every process if they are sharded."""
-        model: Any = super()
-        with self._kte.process_group().reading_shards():
-            weights: list[Any] = model.get_weights()
-        return weights
-
-    if HAS_MAYBE_SYMBOLIC_BUILD:
-
-        def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-            self._symbolic_build(iterator=iterator, data_batch=data_batch)  # which prepares the batches
-
-    def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        model: Any = super()
-        self._kte.symbolic_build(model._symbolic_build, iterator, data_batch)
-
-    def _get_jax_state(self: Any, **which: bool) -> Any:
-        model: Any = super()
-        return self._kte.jax_state(model._get_jax_state, which)
-
-    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        model: Any = super()
-        return self._kte.adapter.metrics_result_or_logs(self, model._get_metrics_result_or_logs, logs)

@@ -60,7 +60,7 @@ _told: set[str] = set()
 
 
 def facts_of(strategy: keras.distribution.Distribution, *, are_here: bool = True) -> dict[str, str]:
-    """Return the facts of a strategy's mesh and, if they are here, its devices; see `common/protocols.py`."""
+    """Return the facts of a strategy's mesh and, if they are here, its devices; see `training/protocols.py`."""
     devices = _facts(jax_mesh(strategy).devices.flat) if are_here else {}
     return {**devices, "mesh": " ".join(f"{name}={size}" for name, size in mesh_sizes(strategy).items())}
 

@@ -18,8 +18,9 @@ import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.common.patches import install, patched
+from keras_tpu_ext._runtime.common.patches import Patch, install, patched
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import mesh_sizes
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
@@ -76,12 +77,9 @@ def scope(distribution: keras.distribution.DataParallel) -> Iterator[None]:
             f"A block for {_describe(distribution)} was opened inside a block for {_describe(outer)}, and a model "
             "can belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
         )
-    with distribution.scope(), patched([(_Trainer, "keras.src.models.model.Trainer.__init__", _binding_init)]):
-        _ACTIVE.distribution = distribution
-        try:
-            yield
-        finally:
-            _ACTIVE.distribution = outer
+    patches: list[Patch] = [(_Trainer, "keras.src.models.model.Trainer.__init__", _binding_init)]
+    with distribution.scope(), patched(patches), temporarily(_ACTIVE, distribution=distribution):
+        yield
 
 
 def distribution_of(model: keras.Model) -> keras.distribution.DataParallel | None:

@@ -21,7 +21,8 @@ from keras_tpu_ext._runtime.jax.jaxpr_axis import Argument, follow
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_devices
 from keras_tpu_ext._runtime.jax.update import State, own_variables, state_variables
-from keras_tpu_ext._runtime.keras3.per_example import is_of_keras, own_layers
+from keras_tpu_ext._runtime.keras3.per_example import own_layers
+from keras_tpu_ext._runtime.training.compile_utils import is_known
 
 _LOG = logging.getLogger("keras_tpu_ext")
 
@@ -61,7 +62,7 @@ class Separability:
     def _reason(self, method: Method, data: Nest) -> str:
         model = self._model
         for name in _OWN_STEPS[method]:
-            if not is_of_keras(getattr(type(model), name)):
+            if not is_known(getattr(type(model), name)):
                 return f"`{name}` is your own"
         for layer in model._flatten_layers():
             if getattr(layer, "stateful", False):
@@ -121,9 +122,7 @@ def _is_known(model: Model) -> bool:
     """Return whether all code of a model is that of Keras or of this package."""
     losses = getattr(getattr(model, "_compile_loss", None), "_flat_losses", None) or []
     known = [flat.loss.loss for flat in losses if flat is not None]
-    return not own_layers(model) and all(
-        is_of_keras(type(one)) and is_of_keras(getattr(one, "fn", one)) for one in known
-    )
+    return not own_layers(model) and all(is_known(type(one)) and is_known(getattr(one, "fn", one)) for one in known)
 
 
 def _argument(variable: Variable) -> Argument:

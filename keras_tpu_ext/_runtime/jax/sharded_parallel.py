@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.layouts import (
     LayerFacts,
     MeshAxes,
@@ -22,8 +23,8 @@ from keras_tpu_ext._runtime.common.layouts import (
     sharded_spec,
 )
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Layer, Variable
+from keras_tpu_ext._runtime.common.values import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of, mesh_sizes
 from keras_tpu_ext.errors import ArgumentError
@@ -178,11 +179,8 @@ def _remembering_facts(original: Callable[..., Variable]) -> Callable[..., Varia
 
     @functools.wraps(original)
     def add_weight(layer: Layer, *args: object, **kwargs: object) -> Variable:
-        outer, _ADDING.layer = _ADDING.layer, layer
-        try:
+        with temporarily(_ADDING, layer=layer):
             variable = original(layer, *args, **kwargs)
-        finally:
-            _ADDING.layer = outer
         object.__setattr__(variable, _FACTS, facts_of(layer))
         return variable
 
@@ -204,7 +202,7 @@ def facts_of(layer: Layer) -> LayerFacts:
 def shard(
     opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None, choose: ChooseMesh | None = None
 ) -> OpenedStrategy:
-    """Return a distribution that shards models over the devices of `opened`; see `common/protocols.py`."""
+    """Return a distribution that shards models over the devices of `opened`; see `training/protocols.py`."""
     if isinstance(shard, keras.distribution.LayoutMap):
         own = shard.device_mesh
         distribution = ShardedParallel(own, own.axis_names[0], layout_map=shard)

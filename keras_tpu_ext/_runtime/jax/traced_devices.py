@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import keras
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, abstract_mesh, jax_mesh, mesh_sizes
@@ -70,14 +71,9 @@ def traced_devices() -> TracedDevices | None:
     return _TRACING.devices
 
 
-@contextlib.contextmanager
-def tracing_devices(devices: TracedDevices) -> Iterator[None]:
-    """Let this thread trace for `devices` within the block."""
-    before, _TRACING.devices = _TRACING.devices, devices
-    try:
-        yield
-    finally:
-        _TRACING.devices = before
+def tracing_devices(devices: TracedDevices) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which this thread traces for `devices`."""
+    return temporarily(_TRACING, devices=devices)
 
 
 def mesh_of(distribution: keras.distribution.Distribution) -> Mesh:
@@ -90,12 +86,9 @@ def mesh_of(distribution: keras.distribution.Distribution) -> Mesh:
 @contextlib.contextmanager
 def lowering_for(device_kind: str) -> Iterator[None]:
     """Let this thread trace for devices of a kind within the block, `"TPU v3"` say, that need not be there."""
-    before, _TRACING.lowers = _TRACING.lowers, True
-    try:
-        with tracing_for_tpu(device_kind) if device_kind.startswith("TPU") else contextlib.nullcontext():
-            yield
-    finally:
-        _TRACING.lowers = before
+    for_tpu = tracing_for_tpu(device_kind) if device_kind.startswith("TPU") else contextlib.nullcontext()
+    with temporarily(_TRACING, lowers=True), for_tpu:
+        yield
 
 
 def traces_for_tpu() -> bool:
@@ -114,17 +107,13 @@ def device_kind_of(mesh: Mesh | None) -> str:
 @contextlib.contextmanager
 def tracing_for_tpu(device_kind: str, *, interprets: bool = False) -> Iterator[None]:
     """Let Keras and this package take the code paths for a TPU in what this thread traces within the block."""
-    before = _TRACING.device_kind, _TRACING.interprets
-    with patched([*_platform_patches(), *(_kernel_patches() if interprets else ())]):
-        _TRACING.device_kind, _TRACING.interprets = device_kind, interprets
-        try:
-            yield
-        finally:
-            _TRACING.device_kind, _TRACING.interprets = before
+    patches = [*_platform_patches(), *(_kernel_patches() if interprets else ())]
+    with patched(patches), temporarily(_TRACING, device_kind=device_kind, interprets=interprets):
+        yield
 
 
 def as_on_tpu() -> contextlib.AbstractContextManager[None]:
-    """Return the context of `testing.as_on_tpu`; see `common/protocols.py`."""
+    """Return the context of `testing.as_on_tpu`; see `training/protocols.py`."""
     return tracing_for_tpu("TPU v5 lite", interprets=True)
 
 

@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Array, Model, Variable
+from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.process_group import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.update import step_variables
+from keras_tpu_ext._runtime.keras3.models import not_kept as not_kept
+from keras_tpu_ext._runtime.keras3.models import variables_of
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
-from keras_tpu_ext._runtime.keras3.training_state import not_kept as not_kept
-from keras_tpu_ext._runtime.keras3.training_state import variables_of
+from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext._runtime.training.training_state import check_same
@@ -45,7 +46,7 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Assign values that `read` returned to the variables of `model`."""
     with model._kte.own_scope():
-        model._kte.adapter.build_optimizer(model)
+        model._kte.build_optimizer()
         model._kte.build_accumulator()
         variables = all_variables(model)
         check_same(saved, variables)
@@ -59,7 +60,7 @@ def all_gather_int(model: Model, number: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
+def reading_batches(call: FitCall, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
     """Within the block, `fit` reads its batches so that it can start in the middle of the data; it needs no seed."""
     spans_epochs = call.arguments.get("steps_per_epoch") is not None
     data = ResumablePasses(reads_ahead=False, spans_epochs=spans_epochs)

@@ -33,18 +33,10 @@ class Weights(NamedTuple):
     optimizer: Values
 
 
-def make_step_state(loss_scale: Any, accumulation_steps: int) -> StepState:
-    """Return a `StepState` whose variables are read and assigned within a `keras.StatelessScope`."""
-    return StepState(StatelessLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
-
-
 def step_variables(state: StepState) -> list[keras.Variable]:
-    """Return every variable of a step's state, in a fixed order."""
-    variables = list(state.loss_scaler.variables)
-    for accumulator in state.accumulators():
-        variables += accumulator.sum_variables()
-    watches = (state.overflow_watch, state.not_finite_watch)
-    return [*variables, *(variable for watch in watches if watch is not None for variable in watch.own_variables())]
+    """Return every variable of a step's state, in a fixed order, with those of its watches."""
+    watches = [watch for watch in (state.overflow_watch, state.not_finite_watch) if watch is not None]
+    return [*state.own_variables(), *(variable for watch in watches for variable in watch.own_variables())]
 
 
 def state_variables(model: Model) -> tuple[list[keras.Variable], ...]:
@@ -80,15 +72,11 @@ class GradientAccumulator(BaseGradientAccumulator):
     def _make_sums(self, variables: Sequence[keras.Variable]) -> None:
         self.position = self._variable("position", (), "int32")
         self.weight = self._variable("weight", (), "float32")
-        self.sums = [self._variable(f"sum_{i}", v.shape, v.dtype) for i, v in enumerate(variables)]
-        for total, variable in zip(self.sums, variables, strict=True):
+        self.sums = sums = [self._variable(f"sum_{i}", v.shape, v.dtype) for i, v in enumerate(variables)]
+        for total, variable in zip(sums, variables, strict=True):
             if layout_of(variable) is not None:
                 total._layout = layout_of(variable)
                 total.assign(total.value)
-
-    def sum_variables(self) -> list[keras.Variable]:
-        """Return every variable."""
-        return [self.position, self.weight, *self.sums] if self.targets else []
 
     def add(self, gradients: Values, weight: jax.Array | int) -> None:
         """Add one batch, given its gradients and its weight."""
@@ -105,25 +93,14 @@ class GradientAccumulator(BaseGradientAccumulator):
 
     def clear_if(self, condition: jax.Array | bool) -> None:
         """Start a new window if `condition` holds."""
-        for variable in self.sum_variables():
+        for variable in self.own_variables():
             variable.assign(jnp.where(condition, jnp.zeros_like(variable.value), variable.value))
 
-    def save_own_variables(self, store: Any) -> None:
-        """Save the sums in the form that replicas on TensorFlow use: stacked along a first dimension."""
-        if not self.targets:
-            return
-        store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
-        for i, total in enumerate(self.sums):
-            store[f"sum_{i}"] = total.numpy()[None]
+    def _of_replicas(self, total: keras.Variable) -> np.ndarray:
+        return total.numpy()[None]
 
-    def load_own_variables(self, store: Any) -> None:
-        """Load what was saved, on any runtime and any number of replicas."""
-        if not self.targets or "position" not in store:
-            return
-        self.position.assign(store["position"][()])
-        self.weight.assign(store["weight"][()])
-        for i, total in enumerate(self.sums):
-            total.assign(np.asarray(store[f"sum_{i}"]).sum(axis=0))
+    def _assign_to_replicas(self, total: keras.Variable, sums: np.ndarray) -> None:
+        total.assign(sums.sum(axis=0))
 
     def _variable(self, name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
         return keras.Variable("zeros", shape=shape, trainable=False, name=name, dtype=dtype)

@@ -1,26 +1,23 @@
 """Keras 2 on TensorFlow: TensorFlow 2.15, or tf-keras beside a newer TensorFlow."""
 
 import dataclasses
-from typing import cast
 
-from keras_tpu_ext._runtime.common.protocols import Ops, Runtime
 from keras_tpu_ext._runtime.keras2 import training_state
 from keras_tpu_ext._runtime.keras2.addons import import_addons
 from keras_tpu_ext._runtime.keras2.step import TrainStep
-from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, ops, probes, progress
-from keras_tpu_ext._runtime.training import models, policies
+from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, ops, probes
+from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class
+from keras_tpu_ext._runtime.training.protocols import Runtime
 
 runtime = Runtime(
     batch=batch,
     devices=devices,
-    models=models,
-    ops=cast(Ops, ops),  # a type checker does not see the functions of `keras.ops`
-    policies=policies,
+    ops=ops,
     probes=probes,
-    progress=progress,
     training_state=training_state,
     TrainStep=TrainStep,
     import_addons=import_addons,
+    event_file_class=event_file_class,
     tpu_operations=None,
     remat=None,
     saved_programs=None,

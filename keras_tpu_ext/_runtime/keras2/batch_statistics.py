@@ -15,10 +15,9 @@ from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
-    moments_of_all,
-    moments_of_rows,
     regularizer_of_examples,
     synchronizes,
+    weighted_moments,
     weights_of,
 )
 
@@ -76,14 +75,14 @@ class _Moments:
 
     def __init__(self, layer: Layer, synchronized: bool) -> None:
         self._layer = layer
-        self._function = moments_of_all if synchronized else moments_of_rows
+        self._synchronized = synchronized
         self._count: Any = None
 
     def __call__(self, inputs: tf.Tensor, axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
         weights = weights_of(inputs)
         if mask is not None:
             weights *= tf.cast(mask, inputs.dtype)[..., tf.newaxis]
-        mean, variance, count = self._function(inputs, axes, weights)
+        mean, variance, count = weighted_moments(inputs, axes, weights, of_all_replicas=self._synchronized)
         self._count = tf.reduce_mean(count)  # of one channel, and so of each
         if not keep_dims:
             return mean, variance

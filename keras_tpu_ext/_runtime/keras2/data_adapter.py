@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.tensorflow.resumable_data import dataset_of
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
 from keras_tpu_ext.errors import ArgumentError
@@ -35,34 +36,29 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
     first = _with_tuples(batches[0])
     leaves = tf.nest.flatten(first)
     second = tf.nest.flatten(batches[1]) if len(batches) > 1 else leaves
-    positions = [i for i, leaf in enumerate(leaves) if leaf is not None]
-    shapes = [tf.TensorShape(leaves[i].shape).most_specific_compatible_shape(second[i].shape) for i in positions]
-    signature = tuple(tf.TensorSpec(shape, leaves[i].dtype) for shape, i in zip(shapes, positions, strict=True))
+    specs = [None if one is None else _spec(one, other) for one, other in zip(leaves, second, strict=True)]
 
-    def one_pass() -> Iterator[tuple[Any, ...]]:
+    def one_pass() -> Iterator[Nest]:
         order = list(range(len(batches)))
         if shuffle:
             random.shuffle(order)
         for index in order:
-            of_batch = tf.nest.flatten(batches[index])
-            present = tuple(of_batch[i] for i in positions)
-            for leaf, spec in zip(present, signature, strict=True):
-                if not spec.shape.is_compatible_with(leaf.shape):
+            batch = batches[index]
+            for leaf, spec in zip(tf.nest.flatten(batch), specs, strict=True):
+                if spec is not None and not spec.shape.is_compatible_with(leaf.shape):
                     raise ArgumentError(_OTHER_SHAPE.format(index=index, got=leaf.shape, needed=tuple(spec.shape)))
-            yield present
+            yield batch
         if not isinstance(batches, IndexedBatches):
             batches.on_epoch_end()
 
-    def packed(*present: tf.Tensor) -> Nest:
-        filled: list[Any] = [None] * len(leaves)
-        for position, leaf in zip(positions, present, strict=True):
-            filled[position] = leaf
-        return tf.nest.pack_sequence_as(first, filled)
-
-    dataset = tf.data.Dataset.from_generator(one_pass, output_signature=signature).map(packed)
+    dataset = dataset_of(one_pass, tf.nest.pack_sequence_as(first, specs))
     if isinstance(batches, IndexedBatches):  # whose passes may begin in the middle
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+def _spec(one: Any, other: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(tf.TensorShape(one.shape).most_specific_compatible_shape(other.shape), one.dtype)
 
 
 def _with_tuples(batch: Nest) -> Nest:

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
+from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
-from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
+from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras, private
+from keras_tpu_ext._runtime.keras2 import batch_statistics
+from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
 from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
-from keras_tpu_ext._runtime.keras2.loss import LocalLosses
+from keras_tpu_ext._runtime.keras2.loss import ExactLosses, LocalLosses
+from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.keras2.optimizer import check_computes_no_gradients
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, averaging, is_mean_local, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
+from keras_tpu_ext._runtime.training.compile_utils import is_known, layer_is_known
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import KteWarning, ScopeError
@@ -38,11 +43,37 @@ _NOT_KEPT = (
 )
 
 
+# The key of the epoch's number in a checkpoint of `BackupAndRestore`.
+_SAVED_EPOCH = "ckpt_saved_epoch/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _reducing(stock: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Wrap the method of losses that returns their reduction: Keras refuses to take a mean on replicas."""
+
+    def reduction_of(loss: Any) -> str:
+        if not is_mean_local():
+            return stock(loss)
+        reductions = keras.losses.Reduction
+        return str(reductions.SUM_OVER_BATCH_SIZE if loss.reduction == reductions.AUTO else loss.reduction)
+
+    return reduction_of
+
+
+_Optimizer: Any = private("optimizers.optimizer:Optimizer")
+_Legacy: Any = keras.optimizers.legacy.Optimizer
+KERAS_PATCHES += [
+    (_Optimizer, "keras.src.optimizers.optimizer.Optimizer.aggregate_gradients", averaging),
+    (_Legacy, "keras.optimizers.legacy.Optimizer._aggregate_gradients", averaging),
+    (keras.losses.Loss, "keras.losses.Loss._get_reduction", _reducing),
+]
+
+
 class Keras2Program(TensorFlowProgram):
     """The `ExactProgram` of Keras 2."""
 
-    adapter = Keras2Adapter()
     facts = _batch
+    build_for = staticmethod(optimizers.build)
+    apply_gradients = staticmethod(optimizers.apply_summed)
 
     def make_train_function(self) -> Callable[..., Any]:
         """Return the function that `fit` calls for one execution."""
@@ -83,8 +114,8 @@ class Keras2Program(TensorFlowProgram):
 
     def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> tf.Tensor | None:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""
-        losses = LocalLosses(self.adapter.layer_losses(self.model))
-        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]
+        losses = LocalLosses(self.layer_losses())
+        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.weight_losses()]
         return self.model.compiled_loss(y, y_pred, sample_weight, regularization_losses=losses)
 
     def _track_loss(self, share: tf.Tensor) -> None:
@@ -140,7 +171,92 @@ class Keras2Program(TensorFlowProgram):
         """Make the optimizer's variables: TensorFlow traces a step that creates any twice, with and without them."""
         if is_own_step(self.model.train_step):
             with self.model.distribute_strategy.scope():
-                self.adapter.build_optimizer(self.model)
+                self.build_optimizer()
+
+    def exclude_padding(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which layers learn statistics only from the examples of the batch."""
+        return batch_statistics.exclude_padding(self.model)
+
+    def make_exact(self) -> None:
+        """Replace the compiled loss and metrics by exact ones."""
+        self.model.compiled_loss = ExactLosses.of(self.model.compiled_loss)
+        ExactMetrics.attach(self.model.compiled_metrics)
+
+    def build_optimizer(self) -> None:
+        """Make the optimizer's variables; with several optimizers, only the user's step knows which each updates."""
+        if not tf.nest.is_nested(self.model.optimizer):
+            optimizers.build(self.model.optimizer, self.model.trainable_variables)
+
+    def backup_epoch(self, backup: Callback) -> int:
+        """Return the number of epochs after which a `BackupAndRestore` resumes training."""
+        saved = tf.train.latest_checkpoint(os.path.join(backup.backup_dir, "chief"))
+        return 0 if saved is None else int(tf.train.load_variable(saved, _SAVED_EPOCH)) + 1
+
+    def has_partial_variables(self) -> bool:
+        """Return whether any saved variable is summed over replicas; the variables of metrics are saved too."""
+        variables = [
+            *self.model.variables,
+            *(variable for metric in self.model.metrics for variable in metric.variables),
+        ]
+        return any(variable.synchronization == tf.VariableSynchronization.ON_READ for variable in variables)
+
+    def own_layers(self) -> list[str]:
+        """Return the names of layers and operations that are not known to process each example independently."""
+        inner = self.inner
+        if not all(is_known(function) for function in (type(inner).call, type(self.model).predict_step)):
+            return [self.model.name]
+        return [layer.name for layer in inner._flatten_layers(include_self=False) if not layer_is_known(layer)]
+
+    def forward(self, x: Nest, *, training: bool) -> Nest:
+        """Return the predictions of the model."""
+        return self.model(x, training=training)
+
+    def loss_of_model(self, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
+        """Call `compute_loss` of the model; Keras 2 trains only with a loss, and evaluates without one too."""
+        loss = self.model.compute_loss(y=y, **batch)
+        if training:
+            self.model._validate_target_and_loss(y, loss)
+        return loss
+
+    def custom_metrics(self) -> list[Metric]:
+        """Return the metrics other than those of `compile`, which know about padding."""
+        compiled = [*self.model.compiled_loss.metrics, *self.model.compiled_metrics.metrics]
+        return [metric for metric in self.model.metrics if all(metric is not other for other in compiled)]
+
+    def layer_losses(self) -> list[tf.Tensor]:
+        """Return the current `add_loss` terms of layers."""
+        return [loss for layer in self.model._flatten_layers() for loss in layer._eager_losses]
+
+    @contextlib.contextmanager
+    def record_layer_losses(self) -> Iterator[None]:
+        """After the block, `BATCH.layer_losses` has the `add_loss` terms; every replica, a thread, has its own."""
+        yield
+        BATCH.layer_losses = [(layer, loss) for layer in self.model._flatten_layers() for loss in layer._eager_losses]
+        unreduced = [loss for _, loss in BATCH.layer_losses if loss.shape.rank]
+        BATCH.layer_loss_elements = _elements_of_examples(unreduced[0]) if unreduced else None
+
+    def set_layer_losses(self, losses: Sequence[tuple[Layer, tf.Tensor]]) -> None:
+        """Set the `add_loss` terms of layers for the next reading of `losses`."""
+        for layer in self.model._flatten_layers():
+            layer._eager_losses = [loss for owner, loss in losses if owner is layer]
+
+    def weight_losses(self) -> list[tf.Tensor]:
+        """Return the losses of regularizers, and of functions passed to `add_loss`."""
+        losses = [loss() for layer in self.model._flatten_layers() for loss in layer._callable_losses]
+        return [loss for loss in losses if loss is not None]
+
+    def scale_loss(self, optimizer: Optimizer, loss: tf.Tensor) -> tf.Tensor:
+        """Return the loss times the scale of an optimizer that scales it."""
+        return optimizer.get_scaled_loss(loss) if isinstance(optimizer, LossScaleOptimizer) else loss
+
+    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[Any]:
+        """Undo `scale_loss`, which an optimizer of Keras 2 leaves to whoever computes the gradients."""
+        return optimizer.get_unscaled_gradients(gradients) if isinstance(optimizer, LossScaleOptimizer) else gradients
+
+
+def _elements_of_examples(unreduced: tf.Tensor) -> tf.Tensor:
+    elements = tf.cast(tf.size(unreduced), tf.float32) * valid_fraction()
+    return elements if BATCH.has_any is None else tf.where(BATCH.has_any, elements, 0.0)
 
 
 def _check_variables(model: Model, strategy: tf.distribute.Strategy) -> None:

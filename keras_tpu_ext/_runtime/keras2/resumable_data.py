@@ -9,11 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import override
-from keras_tpu_ext._runtime.common.protocols import Place, RunningFit
 from keras_tpu_ext._runtime.common.types import DataAdapter, DataHandler, Nest
+from keras_tpu_ext._runtime.common.values import Place
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
 from keras_tpu_ext._runtime.training.batch_source import Source
+from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
@@ -22,7 +23,7 @@ _GeneratorDataAdapter: type = private("engine.data_adapter:GeneratorDataAdapter"
 
 
 @contextlib.contextmanager
-def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
+def reading_batches(call: FitCall, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
     """Within the block, `fit` reads its batches so that it can start in the middle of the data."""
     data = HandledPasses(first_epoch)
     given = call.arguments.get("x")
@@ -52,7 +53,7 @@ class HandledPasses(ResumablePasses):
             self.handler._inferred_steps = place.size
 
     def place(self, *, at_once: bool) -> Place | None:
-        """Return the position in the data after the batches that were trained on; see `ResumableData`."""
+        """Return the position in the data after the batches that were trained on; see `ResumablePasses`."""
         found = super().place(at_once=at_once)
         return found if found is None or self.handler is None else found._replace(size=self.handler._inferred_steps)
 

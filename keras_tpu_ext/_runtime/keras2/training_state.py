@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.protocols import SavedVariable
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2.optimizer import is_legacy
 from keras_tpu_ext._runtime.keras2.resumable_data import reading_batches as reading_batches
@@ -115,7 +115,7 @@ def _build(model: Model) -> None:
     for optimizer in tf.nest.flatten(model.optimizer):
         if is_legacy(optimizer):
             getattr(optimizer, "inner_optimizer", optimizer)._create_all_weights(model.trainable_variables)
-    model._kte.adapter.build_optimizer(model)
+    model._kte.build_optimizer()
     model._kte.build_accumulator()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import queue
 from collections.abc import Iterator
 from typing import TypeAlias
 
 from keras_tpu_ext._runtime.common.missing_names import override
-from keras_tpu_ext._runtime.common.types import EpochIterator, Model
+from keras_tpu_ext._runtime.common.types import DataAdapter, EpochIterator, Model
 from keras_tpu_ext._runtime.compat.keras3 import execution
-from keras_tpu_ext._runtime.keras3.enqueuer import discard_what_is_left_over
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 # What `execution` of `compat/keras3.py` returns.
@@ -22,7 +22,7 @@ def enumerate_executions(model: Model, epoch_iterator: EpochIterator) -> None:
 
     Also let it start in the middle of an epoch, if training resumes there, and without left-over batches.
     """
-    discard_what_is_left_over(epoch_iterator.data_adapter)
+    _discard_what_is_left_over(epoch_iterator.data_adapter)
     data = None if model._kte.running is None else model._kte.running.data
     if model._kte.schedule is not None or data is not None:
         executions = functools.partial(_enumerate, model, data, epoch_iterator)
@@ -83,3 +83,22 @@ def _enumerate_unknown(model: Model, epoch: EpochIterator, batch: int) -> Execut
 def _start(epoch: EpochIterator, seen: int = 0) -> None:
     epoch._current_iterator = iter(epoch._get_iterator())
     epoch._steps_seen = seen
+
+
+def _discard_what_is_left_over(adapter: DataAdapter) -> None:
+    """Make each epoch of a `PyDataset` with workers begin without batches that were read before it.
+
+    The workers read ahead when Keras takes the first batch to build the model. The first epoch would begin with what
+    they have read then, and so have those batches twice and lack others.
+    """
+    enqueuer = getattr(adapter, "enqueuer", None)
+    if enqueuer is None or adapter.num_batches is None:
+        return
+    begin = adapter.on_epoch_begin
+
+    def on_epoch_begin() -> None:
+        if not enqueuer.is_running():
+            override(enqueuer, "ready_queue", queue.Queue())
+        begin()
+
+    override(adapter, "on_epoch_begin", on_epoch_begin)

@@ -1,4 +1,4 @@
-"""The optimizers and the `add_loss` terms of Keras 3 models, and how they are pickled."""
+"""The optimizers, the `add_loss` terms and all variables of Keras 3 models, and how these are pickled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+
+from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.types import Model, Variable
+
+get_global_attribute: Any = private("keras.src.backend.common.global_state:get_global_attribute")
 
 
 def reduced(of_keras: tuple[Any, ...]) -> tuple[Callable[..., keras.Model], Any]:
@@ -46,3 +51,19 @@ def clear_loss_ids(model: keras.Model) -> None:
 def has_layer_losses(model: keras.Model) -> bool:
     """Return whether `add_loss` terms or activity regularizers have been collected since `clear_loss_ids`."""
     return any(layer._loss_ids for layer in model._flatten_layers())
+
+
+def variables_of(model: Model) -> list[tuple[str, Variable]]:
+    """Return each variable that training changes and its role, without those of the step; each of them once."""
+    # What layers without their own seed draw from, in a step that is not compiled.
+    shared = get_global_attribute("global_seed_generator")
+    named = [("weight", variable) for variable in model.variables]
+    named += [("optimizer", variable) for optimizer in optimizers_of(model) for variable in optimizer.variables]
+    named += [("metric", variable) for variable in model.metrics_variables]
+    named += [] if shared is None else [("random", shared.state)]
+    return list({id(variable): (role, variable) for role, variable in reversed(named)}.values())[::-1]
+
+
+def not_kept(model: Model) -> str:
+    """Return an empty string: all random numbers of Keras 3's layers come from variables."""
+    return ""

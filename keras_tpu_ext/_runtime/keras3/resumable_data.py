@@ -10,9 +10,9 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, Nest
 from keras_tpu_ext._runtime.training.batch_source import RememberedDataset, Source
+from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 from keras_tpu_ext.errors import ArgumentError
@@ -23,7 +23,7 @@ TFDatasetAdapter: Any = private("keras.src.trainers.data_adapters.tf_dataset_ada
 
 
 @contextlib.contextmanager
-def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | None) -> Iterator[None]:
+def reading_batches(call: FitCall, data: ResumablePasses, first_epoch: int | None) -> Iterator[None]:
     """Within the block, `fit` reads its batches through `data`."""
     if first_epoch is not None:
         call.arguments["initial_epoch"] = first_epoch

@@ -23,6 +23,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Tensor
 from keras_tpu_ext._runtime.compat.keras3 import ops_nn
@@ -41,12 +42,8 @@ _THREAD = _Thread()
 @contextlib.contextmanager
 def tpu_operations(facts: Batch) -> Iterator[None]:
     """Within the block, let this thread compute with the operations of this file."""
-    before, _THREAD.facts = _THREAD.facts, facts
-    try:
-        with patched(_patches()):
-            yield
-    finally:
-        _THREAD.facts = before
+    with temporarily(_THREAD, facts=facts), patched(_patches()):
+        yield
 
 
 def computes_for_tpu() -> bool:

@@ -50,4 +50,4 @@ class TrainStep(ExactModel):
 
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
         model: Any = super()
-        return self._kte.adapter.metrics_result_or_logs(self, model._get_metrics_result_or_logs, logs)
+        return self._kte.metrics_result_or_logs(model._get_metrics_result_or_logs, logs)

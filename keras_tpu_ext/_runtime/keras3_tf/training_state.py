@@ -6,15 +6,16 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from keras_tpu_ext._runtime.common.missing_names import override
-from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import EpochIterator, Model, Variable
+from keras_tpu_ext._runtime.common.values import SavedVariable
+from keras_tpu_ext._runtime.keras3.models import not_kept as not_kept
+from keras_tpu_ext._runtime.keras3.models import variables_of
 from keras_tpu_ext._runtime.keras3.resumable_data import ResumableAdapter
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
-from keras_tpu_ext._runtime.keras3.training_state import not_kept as not_kept
-from keras_tpu_ext._runtime.keras3.training_state import variables_of
 from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
 from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
 from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
+from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 
@@ -31,13 +32,13 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Assign values that `read` returned to the variables of `model`."""
     with model._kte.own_scope():
-        model._kte.adapter.build_optimizer(model)
+        model._kte.build_optimizer()
         model._kte.build_accumulator()
         assign_variables(all_variables(model), saved)
 
 
 @contextlib.contextmanager
-def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
+def reading_batches(call: FitCall, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
     """Within the block, `fit` reads its batches so that it can start in the middle of the data."""
     data = ResumablePasses(reads_ahead=True, spans_epochs=call.arguments.get("steps_per_epoch") is not None)
     with _reading_batches(call, data, first_epoch), keeping_seed(data, seed):

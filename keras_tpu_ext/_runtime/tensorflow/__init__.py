@@ -1,6 +1,6 @@
 """What Keras 2 and Keras 3 share on TensorFlow."""
 
-from keras_tpu_ext._runtime.common.protocols import MessageTerms
+from keras_tpu_ext._runtime.common.values import MessageTerms
 
 message_terms = MessageTerms(
     framework="TensorFlow",

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.attributes import attributes_restored, temporarily
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest, Variable
@@ -28,7 +29,6 @@ from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
 from keras_tpu_ext._runtime.tensorflow.separability import of_function
 from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
-from keras_tpu_ext._runtime.training.compile_utils import attributes_restored
 from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -66,7 +66,7 @@ class _Batch(threading.local):
 
 
 BATCH = _Batch()
-# Where Keras sums over replicas or divides by their number, from the adapter of each Keras.
+# Where Keras sums over replicas or divides by their number, from the program of each Keras.
 KERAS_PATCHES: list[Patch] = []
 
 
@@ -154,12 +154,8 @@ def gather_examples(data: SameNest) -> SameNest:
 @contextlib.contextmanager
 def whole_batch_view() -> Iterator[None]:
     """Within the block, this replica holds what `gather_examples` returns."""
-    valid, BATCH.valid = BATCH.valid, None
-    try:
-        with holding_whole_batch(), patched(KERAS_PATCHES):
-            yield
-    finally:
-        BATCH.valid = valid
+    with temporarily(BATCH, valid=None), holding_whole_batch(), patched(KERAS_PATCHES):
+        yield
 
 
 def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -301,12 +297,12 @@ def respects_padding(function: _Function) -> _Function:
 
 
 def batch_sum(values: tf.Tensor) -> tf.Tensor:
-    """Return the sum over the first axis and over replicas, of examples only; see `common/protocols.py`."""
+    """Return the sum over the first axis and over replicas, of examples only; see `training/protocols.py`."""
     return sum_over_replicas([tf.reduce_sum(_of_examples(values), axis=0)])[0]
 
 
 def batch_mean(values: tf.Tensor) -> tf.Tensor:
-    """Return the mean over the first axis and over replicas, of examples only; see `common/protocols.py`."""
+    """Return the mean over the first axis and over replicas, of examples only; see `training/protocols.py`."""
     ones = tf.ones(tf.shape(values)[:1], values.dtype)
     sums = [tf.reduce_sum(_of_examples(each), axis=0) for each in (values, ones)]
     return tf.math.divide_no_nan(*sum_over_replicas(sums))
@@ -332,3 +328,16 @@ def position_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
 def has_local_statistics(normalization: Layer) -> bool:
     """Return whether a `BatchNormalization` takes mean and variance from its replica's part of the batch only."""
     return not any(getattr(normalization, name, False) for name in ("synchronized", "is_exact_over_replicas"))
+
+
+def local_layer_loss(loss: tf.Tensor) -> tf.Tensor:
+    """Return this replica's part of an `add_loss` term: a scalar is a mean over the batch, others are summed."""
+    loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
+    local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
+    if BATCH.role != "exact":
+        return local
+    if BATCH.has_any is not None:
+        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))
+    if not loss.shape.rank:
+        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)
+    return local

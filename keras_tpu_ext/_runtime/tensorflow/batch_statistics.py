@@ -69,17 +69,6 @@ def weights_of(inputs: tf.Tensor) -> tf.Tensor:
     return tf.ones([1] * inputs.shape.rank, inputs.dtype) if weights is None else tf.cast(weights, inputs.dtype)
 
 
-def moments_of_rows(
-    inputs: tf.Tensor, axes: Sequence[int], weights: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return mean, variance and number of the rows with weight one."""
-    count = tf.reduce_sum(weights * tf.ones_like(inputs), axes, keepdims=True)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, axes, keepdims=True), count)
-    squares = tf.reduce_sum(weights * tf.square(inputs - mean), axes, keepdims=True)
-    variance = tf.math.divide_no_nan(squares, count)
-    return tf.squeeze(mean, axes), tf.squeeze(variance, axes), tf.squeeze(count, axes)
-
-
 def synchronizes(model: Model, normalization: Layer) -> bool:
     """Return whether a `BatchNormalization` uses the statistics of the whole batch: if made so, or in a plain model.
 
@@ -91,20 +80,21 @@ def synchronizes(model: Model, normalization: Layer) -> bool:
     return bool(normalization.synchronized or everywhere)
 
 
-def moments_of_all(
-    inputs: tf.Tensor, axes: Sequence[int], weights: tf.Tensor
+def weighted_moments(
+    inputs: tf.Tensor, axes: Sequence[int], weights: tf.Tensor, *, of_all_replicas: bool
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return mean, variance and sum of weights over all replicas.
+    """Return mean, variance and sum of weights, of this replica or of all.
 
     The mean of squares minus the square of the mean, as `keras.ops.moments(synchronized=True)` has it, would be only
     rounding error if the mean is much larger than the deviation.
     """
+    summed = sum_over_replicas if of_all_replicas else list
     weights = tf.broadcast_to(weights, tf.shape(inputs))
     sums = [tf.reduce_sum(value, axes, keepdims=True) for value in (weights * inputs, weights)]
-    total, count = sum_over_replicas(sums)
+    total, count = summed(sums)
     mean = tf.math.divide_no_nan(total, count)  # `tf.distribute` sums gradients too
     squares = tf.reduce_sum(weights * tf.square(inputs - mean), axes, keepdims=True)
-    variance = tf.math.divide_no_nan(sum_over_replicas([squares])[0], count)
+    variance = tf.math.divide_no_nan(summed([squares])[0], count)
     return tf.squeeze(mean, axes), tf.squeeze(variance, axes), tf.squeeze(count, axes)
 
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.tensorflow import CoordinatedJob
 from keras_tpu_ext._runtime.tensorflow.rehearsal import early_calls
 from keras_tpu_ext._runtime.tensorflow.replicas import gather_everywhere
@@ -187,16 +187,11 @@ _NOT_ALIKE = (
 class TensorFlowProcessGroup(ProcessGroup):
     """The processes that `TF_CONFIG` names."""
 
+    size = staticmethod(num_workers)
+    is_chief = staticmethod(is_chief)
+
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-
-    def size(self) -> int:
-        """Return the number of processes."""
-        return num_workers()
-
-    def is_chief(self) -> bool:
-        """Return whether this process writes and prints."""
-        return is_chief()
 
     def all_gather_int(self, number: int) -> list[int]:
         """Return the numbers that all processes pass to this call, in the same order on each."""

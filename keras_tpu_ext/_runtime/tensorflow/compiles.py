@@ -37,8 +37,3 @@ def tracing_data() -> Iterator[None]:
         yield
     finally:
         _of_data[0] += _counter.value() - before
-
-
-def watch_compiles() -> CompileWatch:
-    """Return a `CompileWatch` that begins now."""
-    return TracingWatch()

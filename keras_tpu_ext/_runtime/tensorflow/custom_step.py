@@ -116,8 +116,8 @@ def _on_own_part(model: Model, step: Step) -> Step:
             return step(data)
         with (
             batch_context(data, "own", stands_in=True) as batch,
-            model._kte.adapter.exclude_padding(model),
-            mask_metrics(model._kte.adapter.custom_metrics(model)),
+            model._kte.exclude_padding(),
+            mask_metrics(model._kte.custom_metrics()),
             model._kte.operations(),
         ):
             logs = step(one_row_if_empty(data, batch.has_any))

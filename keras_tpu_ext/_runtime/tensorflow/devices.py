@@ -14,8 +14,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.layouts import ModelLayout, Role, VariableLayout
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import ArrayGroup, ChooseMesh, DeviceUse, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.common.values import ArrayGroup, ChooseMesh, DeviceUse, OpenedStrategy
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
 from keras_tpu_ext._runtime.tensorflow.cluster import open_workers as open_workers
@@ -26,7 +26,8 @@ from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
 from keras_tpu_ext._runtime.tensorflow.tpu import open_tpu as open_tpu
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
-_get_default_strategy: Any = private("tensorflow.python.distribute.distribute_lib:_get_default_strategy")
+# Returns TensorFlow's default strategy, even inside the scope of another one.
+_default_strategy: Any = private("tensorflow.python.distribute.distribute_lib:_get_default_strategy")
 
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
@@ -55,7 +56,7 @@ def use_compile_cache(path: str, cache: Any) -> None:
 
 
 def abstract_strategy(devices: int) -> OpenedStrategy:
-    """Return the number of devices; see `common/protocols.py`."""
+    """Return the number of devices; see `training/protocols.py`."""
     return OpenedStrategy(None, devices)
 
 
@@ -88,12 +89,12 @@ def _whole(variable: Variable, role: Role) -> VariableLayout:
 
 
 def memory_reader(model: Model) -> Callable[[], list[DeviceUse]]:
-    """Return a function that reads the memory of the devices that train `model`; see `common/protocols.py`."""
+    """Return a function that reads the memory of the devices that train `model`; see `training/protocols.py`."""
     return read_process if device_name(model) == "cpu" else read_devices
 
 
 def live_arrays(model: Model) -> list[ArrayGroup]:
-    """Return the variables of `model`, and the tensors of this process; see `common/protocols.py`."""
+    """Return the variables of `model`, and the tensors of this process; see `training/protocols.py`."""
     return tensors(Counter((one.role, one.shape, one.dtype) for one in layout(model).variables))
 
 
@@ -151,19 +152,12 @@ def _no_nccl_warning() -> Iterator[None]:
         logger.removeFilter(is_other)
 
 
-def _default_strategy() -> tf.distribute.Strategy:
-    """Return TensorFlow's default strategy, even inside the scope of another one."""
-    return _get_default_strategy()
-
-
 def num_replicas(model: Model) -> int:
     """Return the number of replicas that train `model` synchronously."""
     return int(model.distribute_strategy.num_replicas_in_sync)
 
 
-def num_devices(model: Model) -> int:
-    """Return the number of devices that train `model`: each replica has one."""
-    return num_replicas(model)
+num_devices = num_replicas  # each replica has one
 
 
 def device_name(model: Model) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.event_file import EventFileClass
+from keras_tpu_ext._runtime.common.event_file import EventFile, EventFileClass
 
 
-class TensorFlowEventFile:
+class TensorFlowEventFile(EventFile):
     """An event file that TensorFlow writes."""
 
     def __init__(self, folder: str) -> None:
@@ -23,14 +23,6 @@ class TensorFlowEventFile:
         with self._writer.as_default(), tf.summary.record_if(True):
             for name, value in scalars.items():
                 tf.summary.write(name, tf.constant(value, tf.float32), step, self._metadata)
-
-    def flush(self) -> None:
-        """Flush the file to disk."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        self._writer.close()
 
 
 def event_file_class() -> EventFileClass:

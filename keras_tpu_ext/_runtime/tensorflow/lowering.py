@@ -24,8 +24,8 @@ from keras_tpu_ext._runtime.common.lowering import (
     roles_of,
     wrap_lowering_errors,
 )
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat import build_for_step
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.tensorflow import WRITES_STABLEHLO
@@ -54,7 +54,7 @@ _DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 
 
 def lower_programs(model: Model, *arguments: object, **options: object) -> NoReturn:
-    """Refuse: TensorFlow takes no compiled program; see `common/protocols.py`."""
+    """Refuse: TensorFlow takes no compiled program; see `training/protocols.py`."""
     raise LoweringError(
         "TensorFlow compiles its programs itself, and takes none that was compiled elsewhere",
         cure="train with Keras 3 on JAX, KERAS_BACKEND=jax",
@@ -62,7 +62,7 @@ def lower_programs(model: Model, *arguments: object, **options: object) -> NoRet
 
 
 def lower_step(model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
-    """Lower the train step that `fit` would run; see `common/protocols.py`."""
+    """Lower the train step that `fit` would run; see `training/protocols.py`."""
     _check_can_lower(model)
     check_dtypes(tf.nest.flatten(batch), model)
     whole = tf.nest.map_structure(_spec, batch)

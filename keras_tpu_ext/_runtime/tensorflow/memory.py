@@ -11,11 +11,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.protocols import ArrayGroup, DeviceUse
+from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
 
 
 def read_devices() -> list[DeviceUse]:
-    """Return the memory of the GPUs and TPUs of this process; see `common/protocols.py`."""
+    """Return the memory of the GPUs and TPUs of this process; see `training/protocols.py`."""
     found = []
     for device in [*tf.config.list_logical_devices("GPU"), *tf.config.list_logical_devices("TPU")]:
         name = device.name.partition("device:")[2] or device.name
@@ -45,7 +45,7 @@ def read_process() -> list[DeviceUse]:
 
 
 def tensors(own: Counter[tuple[str, tuple[int, ...], str]]) -> list[ArrayGroup]:
-    """Return the variables of a model, and the tensors that Python's objects hold; see `common/protocols.py`."""
+    """Return the variables of a model, and the tensors that Python's objects hold; see `training/protocols.py`."""
     kind, found = type(tf.constant(0)), own.copy()
     for one in gc.get_objects():
         if type(one) is kind and one.dtype not in (tf.resource, tf.variant):

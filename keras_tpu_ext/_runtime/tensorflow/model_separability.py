@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,9 +14,15 @@ from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, trial_context
-from keras_tpu_ext._runtime.tensorflow.replicas import holding_whole_batch, with_none
-from keras_tpu_ext._runtime.tensorflow.separability import Separability, number_of_lookups, of_model, of_step
-from keras_tpu_ext._runtime.training.adapter import is_overridden
+from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, holding_whole_batch, num_replicas, with_none
+from keras_tpu_ext._runtime.tensorflow.separability import (
+    Separability,
+    handle_of,
+    number_of_lookups,
+    of_model,
+    of_step,
+)
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CustomStepWarning, MixedExamplesWarning
 
@@ -81,20 +87,20 @@ _CURE = (
 
 
 def _of_layers(model: Model, specs: Nest, *, training: bool) -> Separability:
-    adapter = model._kte.adapter
+    program = model._kte
     stateful = [layer.name for layer in model._flatten_layers() if _is_stateful(layer)]
     if stateful:
         return Separability(f"{', '.join(stateful)} keeps a state for each row of a batch")
     x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
-        with adapter.exclude_padding(model):
-            outputs = as_keras_traces(adapter.forward)(model, x, training=training)
-        return outputs, adapter.layer_losses(model)
+        with program.exclude_padding():
+            outputs = as_keras_traces(program.forward)(x, training=training)
+        return outputs, program.layer_losses()
 
     with trial_context():
         found = of_model(forward, [x], _variables(model))
-    if not found.is_certain and not adapter.own_layers(model):
+    if not found.is_certain and not program.own_layers():
         found = Separability()
     if found.is_row_by_row and training and is_overridden(type(model), "compute_loss"):
         return _of_own_loss(model, specs, found)
@@ -106,16 +112,15 @@ def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separabi
 
     What that looks up each replica looks up for the whole batch: that many slices cannot be told from those of parts.
     """
-    adapter = model._kte.adapter
 
     def lookups(*, with_loss: bool) -> int | None:
         def forward(data: Nest) -> None:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
             with trial_context(data), holding_whole_batch():
-                y_pred = as_keras_traces(adapter.forward)(model, x, training=True)
+                y_pred = as_keras_traces(model._kte.forward)(x, training=True)
                 arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight, "training": True}
                 if with_loss:
-                    as_keras_traces(adapter.compute_loss)(model, **arguments)
+                    as_keras_traces(model._kte.loss_of_model)(**arguments)
 
         return number_of_lookups(forward, [specs])
 
@@ -138,7 +143,7 @@ def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
     is_for_replicas = [not model._kte.is_plain]
 
     def traced(data: Nest) -> Nest:
-        with trial_context(data), model._kte.adapter.exclude_padding(model):
+        with trial_context(data), model._kte.exclude_padding():
             logs = as_keras_traces(step)(data)
             is_for_replicas[0] = is_for_replicas[0] or BATCH.asks_mean
         return logs
@@ -162,3 +167,21 @@ def _of_one_replica(spec: Any) -> Nest:
     if isinstance(spec, tf.distribute.DistributedValues):
         return spec.values[0]
     return getattr(spec, "_value_specs", [spec])[0]
+
+
+def mark_lookups_once_a_batch(model: Model, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+    """Mark, for `sum_over_replicas`, the gradients of lookups that every replica has made for the same rows.
+
+    Keras 3's optimizers square slices one by one, so their number matters. Lookups of each example yield as many on
+    replicas as on one device. Those made once per batch, as of positions, yield them on each replica, and the sums of
+    these are the slices of one device. In a user's own step, only a number of rows that the graph does not know tells
+    its lookups from these.
+    """
+    if num_replicas() == 1:
+        return
+    found = model._kte.separability.get("train_step") if BATCH.role == "exact" else None
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None:
+            has_open_size = BATCH.valid is None and isinstance(BATCH.examples, tf.Tensor)
+            is_once = has_open_size or (found is not None and handle_of(variable) in found.once)
+            setattr(gradient, ONCE_A_BATCH, is_once)

@@ -23,13 +23,13 @@ _BFLOAT16_BITS = -(2**16)  # mask of the bits of a float32 that a bfloat16 keeps
 
 
 def one_hot_matmul(one_hot: tf.Tensor, values: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
-    """Multiply a one-hot matrix with `values`, summing in float32; see `common/protocols.py`."""
+    """Multiply a one-hot matrix with `values`, summing in float32; see `training/protocols.py`."""
     parts = _parts(values)
     return tf.add_n([tf.matmul(tf.cast(one_hot, part.dtype), part, transpose_a=transposed) for part in parts])
 
 
 def one_hot_einsum(values: tf.Tensor, *choices: tuple[str, tf.Tensor]) -> tf.Tensor:
-    """Gather from `values` by one einsum for each of `choices`; see `common/protocols.py`."""
+    """Gather from `values` by one einsum for each of `choices`; see `training/protocols.py`."""
     parts = _parts(values)
     for equation, choice in choices:
         parts = [tf.einsum(equation, tf.cast(choice, part.dtype), part) for part in parts]

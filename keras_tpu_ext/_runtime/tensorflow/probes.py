@@ -6,24 +6,18 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.compiles import watch_compiles as watch_compiles
+from keras_tpu_ext._runtime.tensorflow.compiles import TracingWatch
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.tensorflow.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.tensorflow.lowering import lower_step as lower_step
-from keras_tpu_ext._runtime.training.constants import constants_of as constants_of
-from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
-from keras_tpu_ext._runtime.training.not_finite import not_finite_weights as not_finite_weights
-from keras_tpu_ext._runtime.training.not_finite import unwatch_not_finite as unwatch_not_finite
-from keras_tpu_ext._runtime.training.not_finite import watch_not_finite as watch_not_finite
-from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
-from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow
 
 _T = TypeVar("_T")
+watch_compiles = TracingWatch
 
 
 def call_abstractly(function: Callable[[], _T]) -> _T:
-    """Call a function; here variables always have values. See `common/protocols.py`."""
+    """Call a function; here variables always have values. See `training/protocols.py`."""
     return function()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, without_own_weights
-from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     batch_context,
     gather_examples,
     has_any,
+    local_layer_loss,
     needs_gather,
     note_shared,
     prediction_context,
@@ -32,9 +33,8 @@ from keras_tpu_ext._runtime.tensorflow.custom_step import predict_on_whole_batch
 from keras_tpu_ext._runtime.tensorflow.devices import layout, memory_reader
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
-from keras_tpu_ext._runtime.tensorflow.model_separability import takes_whole_batch
+from keras_tpu_ext._runtime.tensorflow.model_separability import mark_lookups_once_a_batch, takes_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import (
-    ONCE_A_BATCH,
     as_global,
     local_as_whole,
     num_replicas,
@@ -42,8 +42,9 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     with_none,
 )
 from keras_tpu_ext._runtime.tensorflow.scope import check_optimizer_belongs, check_variables_belong
-from keras_tpu_ext._runtime.tensorflow.separability import Separability, handle_of
+from keras_tpu_ext._runtime.tensorflow.separability import Separability
 from keras_tpu_ext._runtime.tensorflow.update import (
+    Gradient,
     GradientAccumulator,
     ReplicatedLossScaler,
     ReplicatedNotFiniteWatch,
@@ -51,20 +52,23 @@ from keras_tpu_ext._runtime.tensorflow.update import (
     accumulate_or_apply,
     flush_window,
 )
-from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter, is_overridden
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden
 from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
-from keras_tpu_ext._runtime.training.step_state import StepState
 
 
 class TensorFlowProgram(ExactProgram):
     """An `ExactProgram` in which every replica works on its part of the global loss."""
 
-    adapter: TensorFlowAdapter
     block_patches = KERAS_PATCHES
+    loss_scaler = ReplicatedLossScaler
+    accumulator = GradientAccumulator
+    make_schedule = staticmethod(GraphExecutionSchedule)
+    make_overflow_watch = staticmethod(ReplicatedOverflowWatch)
+    not_finite_watch = staticmethod(ReplicatedNotFiniteWatch)
     separability: dict[str, Separability]  # by the name of a step, as far as it is known
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -78,7 +82,7 @@ class TensorFlowProgram(ExactProgram):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(with_none(data))
         has_rows = has_any(x)
         with prediction_context(data, has_rows), self.operations():
-            outputs = self.adapter.forward(self.model, one_row_if_empty(x, has_rows), training=False)
+            outputs = self.forward(one_row_if_empty(x, has_rows), training=False)
         outputs = no_row_if_empty(outputs, has_rows)
         return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
 
@@ -116,8 +120,8 @@ class TensorFlowProgram(ExactProgram):
         layer_losses = BATCH.layer_losses
 
         def forward() -> None:
-            with self.adapter.exclude_padding(self.model), self.adapter.record_layer_losses(self.model):
-                self.adapter.forward(self.model, x, training=False)
+            with self.exclude_padding(), self.record_layer_losses():
+                self.forward(x, training=False)
             BATCH.layer_losses = layer_losses
 
         watch.note(loss, variables, without_own_weights(data), forward if num_replicas() == 1 else None)
@@ -139,14 +143,14 @@ class TensorFlowProgram(ExactProgram):
     def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> tf.Tensor | None:
         """Return this replica's part of the loss, regularisers and `add_loss` terms of the whole batch."""
         note_shared()
-        layer_losses = self.adapter.layer_losses(self.model)  # before another replica sets its own
+        layer_losses = self.layer_losses()  # before another replica sets its own
         losses = []
         if self.model._compile_loss is not None:
             rows = no_row_if_empty((y, y_pred, sample_weight), BATCH.has_examples)
             loss = self.model._compile_loss(*rows)
             losses += [] if loss is None else [loss]
         losses += layer_losses
-        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]
+        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.weight_losses()]
         if not losses:
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
         total = losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
@@ -197,21 +201,13 @@ class TensorFlowProgram(ExactProgram):
         """Return whether each process has sums of its own in what is saved."""
         state = self.state
         has_open_window = state is not None and any(one.is_open() for one in state.accumulators())
-        return has_open_window or self.adapter.has_partial_variables(self.model)
+        return has_open_window or self.has_partial_variables()
 
     def check_compiled(self) -> None:
         """Reject an optimizer or a layer of another scope."""
         for optimizer in tf.nest.flatten(self.model.optimizer):
             check_optimizer_belongs(optimizer, self.model.distribute_strategy)
         check_variables_belong(self.model, self.model.distribute_strategy)
-
-    def make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
-        """Return a `StepState` for replicas."""
-        return StepState(ReplicatedLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
-
-    def make_schedule(self) -> GraphExecutionSchedule:
-        """Return an `ExecutionSchedule` of graphs."""
-        return GraphExecutionSchedule()
 
     def build_accumulator(self) -> None:
         """Make the variables of the gradient accumulator, if there is one."""
@@ -221,14 +217,6 @@ class TensorFlowProgram(ExactProgram):
         if accumulator is not None:
             with self.model.distribute_strategy.scope():
                 accumulator.build_for(self.model.trainable_variables)
-
-    def make_overflow_watch(self, steps: int) -> ReplicatedOverflowWatch:
-        """Return an `OverflowWatch` for replicas."""
-        return ReplicatedOverflowWatch(steps)
-
-    def not_finite_watch(self) -> ReplicatedNotFiniteWatch:
-        """Return a `NotFiniteWatch` for replicas."""
-        return ReplicatedNotFiniteWatch()
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an open window."""
@@ -256,14 +244,13 @@ class TensorFlowProgram(ExactProgram):
 
     def _predictions(self, x: Nest, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as parts."""
-        adapter = self.adapter
         with (
-            adapter.exclude_padding(self.model),
-            adapter.record_layer_losses(self.model),
-            mask_metrics(adapter.custom_metrics(self.model)),
+            self.exclude_padding(),
+            self.record_layer_losses(),
+            mask_metrics(self.custom_metrics()),
         ):
-            y_pred = adapter.forward(self.model, one_row_if_empty(x, BATCH.has_any), training=training)
-        BATCH.layer_losses = [(layer, _local_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
+            y_pred = self.forward(one_row_if_empty(x, BATCH.has_any), training=training)
+        BATCH.layer_losses = [(layer, local_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
         return no_row_if_empty(y_pred, BATCH.has_any)
 
     def _loss_of(self, x: Nest, y: Nest, sample_weight: tf.Tensor) -> tuple[Any, ...]:
@@ -279,15 +266,15 @@ class TensorFlowProgram(ExactProgram):
     ) -> Sequence[tf.Tensor]:
         """Return the gradients of the scaled loss; the seed is scaled in place of the loss."""
         scaler, seed = self.compiled_state().loss_scaler, tf.ones_like(loss)
-        seed = scaler.scale_loss(seed) if scaler else self.adapter.scale_loss(optimizer, seed)
+        seed = scaler.scale_loss(seed) if scaler else self.scale_loss(optimizer, seed)
         gradients = tape.gradient(loss, variables, output_gradients=seed)
         if BATCH.is_trial:
             # A walk has no rules for what computes gradients; they are right for the batch if the loss is.
             pairs = zip(gradients, variables, strict=True)
             gradients = [g if g is None else tf.zeros(v.shape, g.dtype) + tf.cast(loss, g.dtype) for g, v in pairs]
-        _mark_lookups_once_a_batch(self.model, gradients, variables)
+        mark_lookups_once_a_batch(self.model, gradients, variables)
         gradients = finite_if_empty(gradients, BATCH.has_any)
-        return self.adapter.unscale_gradients(optimizer, gradients)
+        return self.unscale_gradients(optimizer, gradients)
 
     def _local_loss(
         self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor, *, training: bool
@@ -296,11 +283,11 @@ class TensorFlowProgram(ExactProgram):
 
         They differ if a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
         """
-        adapter, layer_losses = self.adapter, BATCH.layer_losses
+        layer_losses = BATCH.layer_losses
         arguments = {"sample_weight": sample_weight, "training": training}
-        adapter.set_layer_losses(self.model, layer_losses)
+        self.set_layer_losses(layer_losses)
         if not needs_gather() or not is_overridden(type(self.model), "compute_loss"):
-            local = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
+            local = self.loss_of_model(x=x, y=y, y_pred=y_pred, **arguments)
             if local is None or not local.shape.rank:
                 return local, local
             return local, loss_sum("mean", local, None, None, self.facts).local()
@@ -309,8 +296,8 @@ class TensorFlowProgram(ExactProgram):
         x, y, y_pred, arguments["sample_weight"] = gather_examples((x, y, y_pred, sample_weight))
         whole = [(layer, local_as_whole(local)) for layer, local in layer_losses]
         with whole_batch_view():
-            adapter.set_layer_losses(self.model, whole)
-            loss = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
+            self.set_layer_losses(whole)
+            loss = self.loss_of_model(x=x, y=y, y_pred=y_pred, **arguments)
         if loss is None:
             return None, None
         local = loss / tf.cast(replicas, loss.dtype)
@@ -323,7 +310,7 @@ class TensorFlowProgram(ExactProgram):
     def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         # Only a user's function updates metrics other than those of `compile`, which know about padded rows.
         is_padded = BATCH.valid is not None and self.has_custom_compute_metrics()
-        with mask_metrics(self.adapter.custom_metrics(self.model) if is_padded else ()):
+        with mask_metrics(self.custom_metrics() if is_padded else ()):
             return dict(self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self, local: tf.Tensor) -> None:
@@ -334,36 +321,65 @@ class TensorFlowProgram(ExactProgram):
         self.model._loss_tracker.total.assign_add(tf.cast(local, tf.float32) * tf.cast(BATCH.total, tf.float32))
         self.model._loss_tracker.count.assign_add(tf.cast(BATCH.examples, tf.float32))
 
+    # What differs between Keras 2 and Keras 3; each replica calls these for itself.
 
-def _mark_lookups_once_a_batch(model: Model, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-    """Mark, for `sum_over_replicas`, the gradients of lookups that every replica has made for the same rows.
+    def own_layers(self) -> list[str]:
+        """Return the names of layers and operations that are not known to process each example independently."""
+        raise NotImplementedError
 
-    Keras 3's optimizers square slices one by one, so their number matters. Lookups of each example yield as many on
-    replicas as on one device. Those made once per batch, as of positions, yield them on each replica, and the sums of
-    these are the slices of one device. In a user's own step, only a number of rows that the graph does not know tells
-    its lookups from these.
-    """
-    if num_replicas() == 1:
-        return
-    found = model._kte.separability.get("train_step") if BATCH.role == "exact" else None
-    for gradient, variable in zip(gradients, variables, strict=True):
-        if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None:
-            has_open_size = BATCH.valid is None and isinstance(BATCH.examples, tf.Tensor)
-            is_once = has_open_size or (found is not None and handle_of(variable) in found.once)
-            setattr(gradient, ONCE_A_BATCH, is_once)
+    def forward(self, x: Nest, *, training: bool) -> Nest:
+        """Return the predictions of the model."""
+        raise NotImplementedError
 
+    def loss_of_model(self, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
+        """Call `compute_loss` of the model, which may be the user's."""
+        raise NotImplementedError
 
-def _local_layer_loss(loss: tf.Tensor) -> tf.Tensor:
-    """Return this replica's part of an `add_loss` term: a scalar is a mean over the batch, others are summed."""
-    loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
-    local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
-    if BATCH.role != "exact":
-        return local
-    if BATCH.has_any is not None:
-        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))
-    if not loss.shape.rank:
-        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)
-    return local
+    def custom_metrics(self) -> list[Metric]:
+        """Return the metrics that the user's code may update."""
+        raise NotImplementedError
+
+    def exclude_padding(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which layers learn statistics only from the examples of the batch."""
+        raise NotImplementedError
+
+    def layer_losses(self) -> list[tf.Tensor]:
+        """Return the current `add_loss` terms of layers."""
+        raise NotImplementedError
+
+    def record_layer_losses(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for a forward pass, after which `BATCH.layer_losses` has its `add_loss` terms."""
+        raise NotImplementedError
+
+    def set_layer_losses(self, losses: Sequence[tuple[Layer, tf.Tensor]]) -> None:
+        """Set the `add_loss` terms of layers for the next reading of `losses`."""
+        raise NotImplementedError
+
+    def weight_losses(self) -> list[tf.Tensor]:
+        """Return the losses that are functions of weights, such as regularizers."""
+        raise NotImplementedError
+
+    def scale_loss(self, optimizer: Optimizer, loss: tf.Tensor) -> tf.Tensor:
+        """Return the loss times the scale of an optimizer that scales it; else `loss`."""
+        raise NotImplementedError
+
+    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Undo `scale_loss`, unless the optimizer does."""
+        return gradients
+
+    def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
+        """Create the variables of `optimizer` for `variables`, outside the graph, once."""
+        raise NotImplementedError
+
+    def apply_gradients(
+        self, optimizer: Optimizer, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> None:
+        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
+        raise NotImplementedError
+
+    def has_partial_variables(self) -> bool:
+        """Return whether any saved variable is summed over replicas when it is read."""
+        raise NotImplementedError
 
 
 def _as_declared(x: Nest, inputs: tf.Tensor) -> Nest:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.types import Nest, SameNest, Variable
 
-ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see lookups.py
+ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see `mark_lookups_once_a_batch`
 
 
 class _View(threading.local):
@@ -25,14 +26,9 @@ class _View(threading.local):
 _VIEW = _View()
 
 
-@contextlib.contextmanager
-def holding_whole_batch() -> Iterator[None]:
-    """Within the block this replica holds the whole batch, so sums over replicas are its own values."""
-    before, _VIEW.whole_batch = _VIEW.whole_batch, True
-    try:
-        yield
-    finally:
-        _VIEW.whole_batch = before
+def holding_whole_batch() -> AbstractContextManager[None]:
+    """Return a context in which this replica holds the whole batch, so sums over replicas are its own values."""
+    return temporarily(_VIEW, whole_batch=True)
 
 
 def holds_whole_batch() -> bool:

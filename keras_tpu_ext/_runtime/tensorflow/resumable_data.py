@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -78,26 +78,23 @@ class DistributedPasses:
             self._data.leave_unread(self._source)
             return iter(())
         batches = self._data.begin_pass(self._source, at_once=True)
-        return iter(self._strategy.experimental_distribute_dataset(_dataset_of(batches, self._dataset)))
+        dataset = dataset_of(lambda: batches, self._dataset.element_spec).with_options(self._dataset.options())
+        return iter(self._strategy.experimental_distribute_dataset(dataset.prefetch(tf.data.AUTOTUNE)))
 
 
-def _dataset_of(batches: Iterator[Nest], like: tf.data.Dataset) -> tf.data.Dataset:
-    """Return a dataset of batches, with the element spec and the options of another one."""
-    spec = like.element_spec
+def dataset_of(read: Callable[[], Iterable[Nest]], spec: Nest) -> tf.data.Dataset:
+    """Return a dataset of the batches that `read` yields in a pass, of these specs, some of which may be `None`."""
     leaves = tf.nest.flatten(spec)
-    places = [place for place, leaf in enumerate(leaves) if not is_none(leaf)]
+    there = [i for i, leaf in enumerate(leaves) if not is_none(leaf)]
 
-    def read() -> Iterator[tuple[Tensor, ...]]:
-        for batch in batches:
+    def read_leaves() -> Iterator[tuple[Tensor, ...]]:
+        for batch in read():
             flat = tf.nest.flatten(batch)
-            yield tuple(flat[place] for place in places)
+            yield tuple(flat[i] for i in there)
 
-    def packed(*there: Tensor) -> Nest:
-        flat: list[Tensor | None] = [None] * len(leaves)
-        for place, leaf in zip(places, there, strict=True):
-            flat[place] = leaf
-        return tf.nest.pack_sequence_as(spec, flat)
+    def packed(*tensors: Tensor) -> Nest:
+        found = dict(zip(there, tensors, strict=True))
+        return tf.nest.pack_sequence_as(spec, [found.get(i) for i in range(len(leaves))])
 
-    signature = tuple(leaves[place] for place in places)
-    dataset = tf.data.Dataset.from_generator(read, output_signature=signature).map(packed)
-    return dataset.with_options(like.options()).prefetch(tf.data.AUTOTUNE)
+    signature = tuple(leaves[i] for i in there)
+    return tf.data.Dataset.from_generator(read_leaves, output_signature=signature).map(packed)

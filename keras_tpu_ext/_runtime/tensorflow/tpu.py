@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext.errors import TpuUnusableError
 
 _get_registered_kernels_for_op: Any = private("tensorflow.python.framework.kernels:get_registered_kernels_for_op")

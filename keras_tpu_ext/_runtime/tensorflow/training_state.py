@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_tpu_ext._runtime.common.protocols import SavedVariable
 from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat import path_of
 from keras_tpu_ext._runtime.tensorflow.replicas import native
 from keras_tpu_ext._runtime.tensorflow.variables import (
@@ -60,12 +60,7 @@ def all_gather_int(model: Model, number: int) -> list[int]:
 def variables_of_step(model: Model) -> list[tuple[str, Variable]]:
     """Return the variables of the loss scale and the accumulated gradients, with their role."""
     state = step_state_of(model)
-    if state is None:
-        return []
-    variables = list(state.loss_scaler.variables)
-    for accumulator in state.accumulators():
-        variables += accumulator.own_variables()
-    return [("step", variable) for variable in variables]
+    return [] if state is None else [("step", variable) for variable in state.own_variables()]
 
 
 def _read(role: str, variable: Variable) -> SavedVariable:

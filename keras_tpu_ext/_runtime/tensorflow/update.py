@@ -88,7 +88,7 @@ def accumulate_or_apply(
     """
     state = model._kte.state
     accumulator = state.accumulator(optimizer)
-    model._kte.adapter.build_for(optimizer, variables)
+    model._kte.build_for(optimizer, variables)
     if state.overflow_watch is not None:
         state.overflow_watch.note(gradients, variables)
     if accumulator is None:
@@ -136,7 +136,7 @@ def _step(
     restore: Snapshot,
 ) -> None:
     def apply(gradients: Sequence[Gradient]) -> None:
-        model._kte.adapter.apply_gradients(optimizer, gradients, variables)
+        model._kte.apply_gradients(optimizer, gradients, variables)
 
     def count_skipped() -> None:
         if COUNTS_SKIPPED_STEPS:
@@ -165,14 +165,14 @@ class GradientAccumulator(BaseGradientAccumulator):
         with tf.init_scope():
             self.position = new_variable(0, "int32", "position")
             self.weight = new_variable(0.0, "float32", "weight")
-            self.local_sums = [
+            self.sums = [
                 new_variable(tf.zeros(variable.shape, variable.dtype), variable.dtype, f"sum_{i}", per_replica=True)
                 for i, variable in enumerate(variables)
             ]
 
     def add(self, gradients: Sequence[tf.Tensor], weight: tf.Tensor, factor: tf.Tensor) -> None:
         """Add one batch with its `weight`; the `factor` of its gradients is also divided by the scale of the loss."""
-        for total, gradient in zip(self.local_sums, gradients, strict=True):
+        for total, gradient in zip(self.sums, gradients, strict=True):
             if gradient is not None:
                 dense = tf.convert_to_tensor(gradient)
                 total.assign_add(dense * tf.cast(factor, dense.dtype))
@@ -189,35 +189,19 @@ class GradientAccumulator(BaseGradientAccumulator):
 
     def take(self) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return this replica's sums and the weight of all its batches, and reset them."""
-        sums = [tf.convert_to_tensor(total) for total in self.local_sums]
+        sums = [tf.convert_to_tensor(total) for total in self.sums]
         weight = tf.convert_to_tensor(self.weight)
-        for total in self.local_sums:
+        for total in self.sums:
             total.assign(tf.zeros(total.shape, total.dtype))
         assign_replicated(self.weight, 0.0)
         assign_replicated(self.position, 0)
         return sums, weight
 
-    def own_variables(self) -> list[Variable]:
-        """Return its variables; none before `build_for`."""
-        return [self.position, self.weight, *self.local_sums] if self.targets else []
+    def _of_replicas(self, total: Variable) -> np.ndarray:
+        return values_of_replicas(total) if int(self.position.numpy()) else zeros_of_replicas(total)
 
-    def save_own_variables(self, store: Any) -> None:
-        """Save the sums of every replica; if the window has begun, all processes that train together must do so."""
-        if not self.targets:
-            return
-        begun = bool(int(self.position.numpy()))
-        store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
-        for i, total in enumerate(self.local_sums):
-            store[f"sum_{i}"] = values_of_replicas(total) if begun else zeros_of_replicas(total)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Load what was saved; on another number of replicas, the first one takes all sums."""
-        if not self.targets or "position" not in store:
-            return
-        self.position.assign(store["position"][()])
-        self.weight.assign(store["weight"][()])
-        for i, total in enumerate(self.local_sums):
-            assign_to_replicas(total, np.asarray(store[f"sum_{i}"]))
+    def _assign_to_replicas(self, total: Variable, sums: np.ndarray) -> None:
+        assign_to_replicas(total, sums)  # on another number of replicas, the first one takes all
 
 
 class ReplicatedNotFiniteWatch(NotFiniteWatch):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from keras_tpu_ext._runtime.common import protocols
 from keras_tpu_ext._runtime.common.types import Nest, SameNest, Tensor, Variable
+from keras_tpu_ext._runtime.training import protocols
 
 _Rows = TypeVar("_Rows", bound="Tensor | None")
 

@@ -1,17 +1,20 @@
-"""The loss of which each replica returns its part, and properties of metrics, on any Keras."""
+"""The loss of which each replica returns its part, and whose code metrics, models and layers are, on any Keras."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext._runtime.common.attributes import attributes_restored
 from keras_tpu_ext._runtime.common.patches import install
-from keras_tpu_ext._runtime.common.types import Loss, Metric, Nest, Tensor
+from keras_tpu_ext._runtime.common.types import Layer, Loss, Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, number, recorded
 
+# Keras's layers that mix the examples of a batch; ours handle padded rows.
+_MIXING = ("MixUp", "CutMix", "RandAugment", "AugMix", "MelSpectrogram")
 _NEEDS_WHOLE_BATCH = "_kte_needs_whole_batch"
 
 
@@ -192,17 +195,6 @@ def has_own_update(metric: Metric) -> bool:
     return not (is_of_keras(owner) or _is_of_addons(owner) or getattr(metric, "keeps_sums", False))
 
 
-@contextlib.contextmanager
-def attributes_restored(thing: object) -> Iterator[None]:
-    """After the block, in which `thing` is only tried, it has the attributes that it had before."""
-    before = dict(vars(thing))
-    try:
-        yield
-    finally:
-        vars(thing).clear()
-        vars(thing).update(before)
-
-
 def respects_weights(metric: Metric, predicted: Tensor) -> bool:
     """Return whether a weight of zero excludes a row from `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
@@ -266,3 +258,41 @@ def _is_of_addons(thing: object) -> bool:
 def is_of_keras(thing: object) -> bool:
     """Return whether Keras defines a class or a function."""
     return str(getattr(thing, "__module__", "")).startswith(("keras.", "tf_keras."))
+
+
+def is_overridden(model_class: type, name: str) -> bool:
+    """Return whether a method of a model is that of a user's class, and not of this package."""
+    owner = next(base for base in model_class.__mro__ if name in vars(base))
+    return not owner.__module__.startswith("keras_tpu_ext.")
+
+
+def layer_is_known(layer: Layer) -> bool:
+    """Return whether a layer is Keras's or this package's, and known to look at single examples."""
+    functions = [layer.activity_regularizer, getattr(layer, "activation", None)]
+    of_layer = [type(layer), *(function for function in functions if function is not None)]
+    return (
+        all(_is_known(thing) for thing in of_layer)
+        and not isinstance(layer, keras.layers.Lambda)
+        and not isinstance(layer.activity_regularizer, keras.regularizers.OrthogonalRegularizer)
+        and not (type(layer).__name__ in _MIXING and is_of_keras(type(layer)))
+        and 0 not in tree.flatten(getattr(layer, "axis", None))
+        and not _pads_to_longest(layer)
+    )
+
+
+def _is_known(thing: object) -> bool:
+    # An operation layer of Keras 2 may run any operation of TensorFlow.
+    return is_known(thing) and not str(getattr(thing, "__module__", "")).endswith(".tf_op_layer")
+
+
+def is_known(thing: object) -> bool:
+    """Return whether a class or a function is that of Keras or of this package."""
+    return is_of_keras(thing) or str(getattr(thing, "__module__", "")).startswith("keras_tpu_ext.")
+
+
+def _pads_to_longest(layer: Layer) -> bool:
+    """Return whether a layer of Keras pads each text to the longest of the batch."""
+    if not isinstance(layer, keras.layers.TextVectorization):
+        return False
+    config = layer.get_config()
+    return config["output_mode"] == "int" and config["output_sequence_length"] is None

@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._runtime.compat import builtin_models, compiled_with, keras, save_as
+from keras_tpu_ext._runtime.compat import Functional, compiled_with, keras, save_as
 from keras_tpu_ext._runtime.training.model import ExactModel, call_exact
 from keras_tpu_ext._runtime.training.program import BLOCK
 
+_BUILTIN = (keras.Model, keras.Sequential, Functional)
 _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
@@ -34,7 +36,10 @@ _INSIDE = _Inside()
 
 
 class exact_models(patched):  # noqa: N801, a context manager like those of contextlib
-    """A context in which each plain model that this thread creates or uses takes the exact step."""
+    """A context in which each plain model that this thread creates or uses takes the exact step of `trainer`.
+
+    Models that are made or compiled in it with `for_tpu` compute with `tpu_operations`.
+    """
 
     def __init__(self, trainer: Any, *, for_tpu: bool = False) -> None:
         self._for_tpu = for_tpu
@@ -64,34 +69,19 @@ class exact_models(patched):  # noqa: N801, a context manager like those of cont
         super().__exit__(*error)
 
 
-@contextlib.contextmanager
-def named_as_builtin(model: Model) -> Iterator[None]:
-    """Let `model`, a functional model, be saved under the module and name of Keras's own class.
+def named_as_builtin(model: Model) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a functional model is saved under the module and name of Keras's own class.
 
     The file also has its registered name, which Keras prefers if it knows it.
     """
-    cls = type(model)
-    model.__class__ = _named_as_builtin(cls)
-    try:
-        yield
-    finally:
-        model.__class__ = cls
+    return temporarily(model, __class__=_named_as_builtin(type(model)))
 
 
 def plain_model(inputs: Nest, outputs: Nest, name: str) -> Model:
     """Return Keras's own model of `inputs` and `outputs`, even inside a block."""
-    with _making_plain():
+    with temporarily(_INSIDE, makes_plain=True):
         model: Model = keras.Model(inputs, outputs, name=name)
     return model
-
-
-@contextlib.contextmanager
-def _making_plain() -> Iterator[None]:
-    before, _INSIDE.makes_plain = _INSIDE.makes_plain, True
-    try:
-        yield
-    finally:
-        _INSIDE.makes_plain = before
 
 
 def is_inside() -> bool:
@@ -119,7 +109,7 @@ def _building(stock: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(stock)
     def build(model: Model, *args: Any, **kwargs: Any) -> None:
-        with _making_plain():
+        with temporarily(_INSIDE, makes_plain=True):
             stock(model, *args, **kwargs)
 
     return build
@@ -163,7 +153,7 @@ def _make_exact(model: Model, trainer: type) -> bool:
 @functools.cache
 def exact_class(cls: Any, trainer: type) -> type:
     """Return a subclass of `cls` with the exact step, and with the name of `cls` in code and in saved files."""
-    builtin = next(base for base in cls.__mro__ if base in builtin_models())
+    builtin = next(base for base in cls.__mro__ if base in _BUILTIN)
     if cls is not builtin:
         return _subclass(cls, (cls, exact_class(builtin, trainer)))
     # Keras inspects the signature to interpret a config. That of `Model` accepts anything.
@@ -173,8 +163,7 @@ def exact_class(cls: Any, trainer: type) -> type:
 
 @functools.cache
 def _named_as_builtin(cls: type) -> type:
-    functional = builtin_models()[-1]
-    variant = type(functional.__name__, (cls,), {"__module__": functional.__module__})
+    variant = type(Functional.__name__, (cls,), {"__module__": Functional.__module__})
     save_as(variant, cls)
     return variant
 

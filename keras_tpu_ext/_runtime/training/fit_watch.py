@@ -47,7 +47,11 @@ def running_fit(model: Model) -> Iterator[None]:
 
 
 def watch_fits(watch: FitWatch) -> None:
-    """Call `watch` in each `fit` from now on; see `common/protocols.py`."""
+    """From now on, call `watch` when the callbacks of a `fit` are about to be called for the first time.
+
+    It gets the model, its callbacks, the `time.perf_counter` of the first line of `fit`, and a stack that is closed
+    at its end, also after an error; it returns what Keras is to call in place of the callbacks.
+    """
     if watch not in _WATCHES:
         _WATCHES.append(watch)
         begin = "keras.callbacks.CallbackList.on_train_begin"

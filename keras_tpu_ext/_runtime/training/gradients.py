@@ -20,7 +20,11 @@ class GradientRecorder(keras.optimizers.SGD):
 
 
 def record_gradients(model: Model) -> Callable[[], list[Array] | None]:
-    """Replace the optimizer by a recorder with the same clipping; see `common/protocols.py`."""
+    """Replace the optimizer of a compiled model, before its first step, by one that only records gradients.
+
+    The result is a function that returns the last ones, reduced, unscaled and clipped as before, as arrays in the
+    order of the trainable variables; `None` if there are none yet.
+    """
     own = model.optimizer
     inner = getattr(own, "inner_optimizer", own)
     settings = {name: getattr(inner, name) for name in _SETTINGS if hasattr(inner, name)}

@@ -8,8 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
-from keras_tpu_ext._runtime.compat import keras
-from keras_tpu_ext._runtime.training.functional import become_functional
+from keras_tpu_ext._runtime.compat import Functional, functional_members, keras
 from keras_tpu_ext._runtime.training.program import ExactProgram
 
 # The call of `keras.Model`'s method that this thread is in: the model, the method's name, and the rest of it.
@@ -47,7 +46,7 @@ class ExactModel:
     _kte: functools.cached_property[ExactProgram]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        become_functional(self, args, kwargs)
+        _become_functional(self, args, kwargs)
         super().__init__(*args, **kwargs)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -235,3 +234,30 @@ def is_own_step(step: object) -> bool:
     if getattr(function, "__name__", "") == "predict_step":
         return str(function.__module__).startswith(("keras.", "tf_keras.", "keras_tpu_ext."))
     return function in (ExactModel.train_step, ExactModel.test_step)
+
+
+def _become_functional(model: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    """Let a new model be a functional one if the arguments of its `__init__` are inputs and outputs.
+
+    When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in the
+    bases of `Sub` and of every class above it. A class that is both used like this and subclassed in the classic way,
+    as `TPUModel` is, then breaks: `class Mine(TPUModel)` suddenly requires inputs and outputs. Here the single object
+    gets its own class instead, and `Sub` is unchanged.
+    """
+    has_both = len(args) == 2 or ("outputs" in kwargs and (len(args) == 1 or "inputs" in kwargs))
+    if has_both and not isinstance(model, Functional):
+        cls: Any = type(model)
+        model.__class__ = _functional_variant(cls)
+
+
+@functools.cache
+def _functional_variant(cls: type[Model]) -> type[Model]:
+    """Return a subclass of `cls` and `Functional` with the name of `cls`, in code and in saved files."""
+    members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    variant = type(cls.__name__, (cls, Functional), {**members, **functional_members(cls)})
+    package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
+    if separator:
+        register = keras.saving.register_keras_serializable(package=package, name=name)
+        register(variant)
+        register(cls)  # both save under the name, and it loads `cls`, which becomes the variant by its arguments
+    return variant

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from keras_tpu_ext._runtime import compat
-from keras_tpu_ext._runtime.common.types import Layer, Loss, Model
+from keras_tpu_ext._runtime.common.types import Layer, Model
 from keras_tpu_ext._runtime.compat import Functional, functional_of, keras, tree
 from keras_tpu_ext._runtime.compat import calls as calls
 from keras_tpu_ext._runtime.compat import clone as clone
@@ -18,7 +17,10 @@ from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_sess
 from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
+from keras_tpu_ext._runtime.training.from_logits import activation, layer_of, loss_of
+from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
 
+_PLAIN = (bool, int, float, str, type(None))
 _SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v2: as `tf.nn.softmax` calls itself
 
 
@@ -30,6 +32,20 @@ def is_compiled(model: Model) -> bool:
 def flatten_layers(model: Model) -> list[Layer]:
     """Return all layers of `model` at any depth, in order of creation, without the model itself."""
     return list(model._flatten_layers(include_self=False))
+
+
+def constants_of(model: Model) -> dict[str, object]:
+    """Return the numbers, strings and tuples that the layers of `model` have as attributes, as `layer.attribute`.
+
+    A step is traced with their values of that moment.
+    """
+    owners = {layer.name: layer for layer in model._flatten_layers()}
+    return {
+        f"{owner}.{name}": value
+        for owner, layer in owners.items()
+        for name, value in {**vars(layer), "trainable": layer.trainable}.items()
+        if not name.startswith(("_", "stop_")) and name != "built" and _is_plain(value)
+    }
 
 
 def repeated_blocks(model: Model) -> list[str]:
@@ -45,42 +61,6 @@ def repeated_blocks(model: Model) -> list[str]:
         names += [layer.name for layer in composed if kinds[type(layer)] > 1]
         pending += [layer for layer in composed if kinds[type(layer)] <= 1]
     return names
-
-
-def output_activations(model: Model) -> list[tuple[str, str, str]]:
-    """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
-    functional = functional_of(model)
-    if functional is None:
-        return []
-    layers = [_layer_of(tensor) for tensor in functional.outputs]
-    activations = ["softmax" if isinstance(layer, keras.layers.Softmax) else _activation(layer) for layer in layers]
-    names = [layer.name for layer in layers]
-    return list(zip(functional.output_names, names, activations, strict=True))
-
-
-def expects_logits(loss: Loss) -> bool:
-    """Return True if `loss` applies softmax or sigmoid itself."""
-    return bool(getattr(loss, "from_logits", False) or getattr(loss, "_fn_kwargs", {}).get("from_logits"))
-
-
-def probabilities_taken_for_logits(model: Model) -> list[str]:
-    """Return a message for each softmax or sigmoid output of a compiled `model` whose loss has `from_logits=True`.
-
-    A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts. Only
-    functional models can be inspected; for a subclassed model the list is empty.
-    """
-    messages = []
-    for position, (output, layer, activation) in enumerate(output_activations(model)):
-        loss = _loss_of(model.loss, output, position)
-        is_probability = activation in ("softmax", "sigmoid")
-        if is_probability and isinstance(loss, keras.losses.Loss) and expects_logits(loss):
-            name = type(loss).__name__
-            messages.append(
-                f"The output of layer {layer!r} is a {activation}, but its loss {name} has from_logits=True and "
-                f"applies {activation} once more, so the model may hardly learn. Write {name}(from_logits=False), or "
-                f"take the {activation} out of the layer."
-            )
-    return messages
 
 
 def softmaxes(model: Model) -> list[tuple[str, str, str]]:
@@ -114,10 +94,10 @@ def losses(model: Model) -> list[tuple[str, str, str, str]]:
         return [(one.name, "", type(one).__name__, dtype) for one, dtype in zip(flat, dtypes, strict=True) if dtype]
     found = []
     for position, (name, tensor) in enumerate(zip(functional.output_names, functional.outputs, strict=True)):
-        loss = _loss_of(model.loss, name, position)
+        loss = loss_of(model.loss, name, position)
         if loss is not None:
             dtype = compat.dtype_of(tensor)
-            found.append((_layer_of(tensor).name, dtype, type(loss).__name__, compat.loss_dtype(loss, tensor)))
+            found.append((layer_of(tensor).name, dtype, type(loss).__name__, compat.loss_dtype(loss, tensor)))
     return found
 
 
@@ -132,16 +112,12 @@ def metrics(model: Model) -> list[tuple[str, str, str]]:
     return [(metric.name, type(metric).__name__, str(metric.dtype)) for metric in once]
 
 
-def _layer_of(tensor: Any) -> Layer:
-    return tensor._keras_history[0]
+def _is_plain(value: object) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
 
 
 def _class_name(layer: Layer) -> str:
     return type(layer).__name__.replace("GroupedQuery", "GroupQuery")  # as Keras exports it
-
-
-def _activation(layer: Layer) -> str:
-    return str(getattr(getattr(layer, "activation", None), "__name__", ""))
 
 
 def _computes_softmax(layer: Layer) -> bool:
@@ -150,12 +126,4 @@ def _computes_softmax(layer: Layer) -> bool:
     if isinstance(layer, (keras.layers.Softmax, keras.layers.Attention)):
         return True
     function = getattr(layer, "function", None)  # of the layer around an operation of TensorFlow, on Keras 2
-    return _activation(layer) in _SOFTMAX_NAMES or getattr(function, "__name__", "") in _SOFTMAX_NAMES
-
-
-def _loss_of(loss: Any, name: str, position: int) -> Loss | None:
-    if isinstance(loss, dict):
-        return loss.get(name)
-    if isinstance(loss, (list, tuple)):
-        return loss[position] if position < len(loss) else None
-    return loss
+    return activation(layer) in _SOFTMAX_NAMES or getattr(function, "__name__", "") in _SOFTMAX_NAMES

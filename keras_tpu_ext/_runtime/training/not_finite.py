@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.protocols import FirstCall, NotFinite
-from keras_tpu_ext._runtime.common.types import Array, Layer, Model, Nest, Tensor, Variable
-from keras_tpu_ext._runtime.compat import CALLED, dtype_of, keras, new_variable, ops, path_of, tree
-from keras_tpu_ext._runtime.training.step_state import step_state_of
+from keras_tpu_ext._runtime.common.types import Array, Layer, Nest, Tensor, Variable
+from keras_tpu_ext._runtime.common.values import FirstCall, NotFinite
+from keras_tpu_ext._runtime.compat import CALLED, dtype_of, new_variable, ops, path_of, tree
+from keras_tpu_ext._runtime.training.step_state import Unsaved
 
 _NUMBERS = 5  # of a `_first_call`
 _SMALL = 4096  # numbers of a variable that costs nearly nothing to add up
@@ -27,7 +27,7 @@ class _Call(NamedTuple):
     outputs: list[Tensor]
 
 
-class NotFiniteWatch(keras.layers.Layer):
+class NotFiniteWatch(Unsaved):
     """The first step whose loss was not finite; each framework has a subclass.
 
     Only that step computes which weights were not finite when it began and, by a second forward pass, which layer was
@@ -117,12 +117,6 @@ class NotFiniteWatch(keras.layers.Layer):
             bool(batch_finite),
         )
 
-    def save_own_variables(self, store: dict[str, object]) -> None:
-        """Save nothing: records are no state of the model."""
-
-    def load_own_variables(self, store: dict[str, object]) -> None:
-        """Load nothing."""
-
     def all_finite(self, value: Tensor) -> Tensor:
         """Return whether all numbers of a tensor are finite."""
         return ops.all(ops.isfinite(value))
@@ -202,43 +196,3 @@ def _described(call: _Call) -> tuple[str, str, str, str]:
     layer = call.layer
     policy = getattr(getattr(layer, "dtype_policy", None), "name", "")
     return str(getattr(layer, "path", None) or layer.name), type(layer).__name__, policy, dtype_of(call.outputs[0])
-
-
-def watch_not_finite(model: Model) -> Callable[[], NotFinite] | None:
-    """Let the step, which is traced again, record; return what reads the record, or `None` if it cannot."""
-    if step_state_of(model) is None:
-        return None
-    with model._kte.own_scope():
-        watch: NotFiniteWatch = model._kte.not_finite_watch()
-        if model.trainable_variables:
-            watch.make_for(model.trainable_variables)
-    _set_watch(model, watch)
-    return lambda: watch.read()._replace(rate_finite=_has_finite_rate(model))
-
-
-def _has_finite_rate(model: Model) -> bool:
-    rate = getattr(model.optimizer, "learning_rate", 0.0)
-    return callable(rate) or bool(np.isfinite(ops.convert_to_numpy(rate)))
-
-
-def unwatch_not_finite(model: Model) -> None:
-    """Stop recording."""
-    state = step_state_of(model)
-    if state is not None and state.not_finite_watch is not None:
-        _set_watch(model, None)
-
-
-def not_finite_weights(model: Model) -> list[str]:
-    """Return the paths of the weights that have an inf or a NaN; waits for the device."""
-    weights = [weight for weight in model.weights if "float" in dtype_of(weight)]
-    finite: list[Any] = [ops.all(ops.isfinite(ops.convert_to_tensor(weight))) for weight in weights]
-    return [
-        path_of(weight)
-        for weight, one in zip(weights, finite, strict=True)
-        if not np.asarray(ops.convert_to_numpy(one))
-    ]
-
-
-def _set_watch(model: Model, watch: NotFiniteWatch | None) -> None:
-    model._kte.state.__dict__["not_finite_watch"] = watch  # not tracked by Keras: it is not state to save
-    model.make_train_function(force=True)

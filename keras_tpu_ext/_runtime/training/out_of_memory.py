@@ -9,8 +9,8 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.out_of_memory import OutOfMemory, read_out_of_memory
-from keras_tpu_ext._runtime.common.protocols import DeviceUse
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.values import DeviceUse
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext.errors import DeviceMemoryError
 from keras_tpu_ext.output.display import memory_size

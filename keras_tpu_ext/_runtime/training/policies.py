@@ -12,12 +12,17 @@ def get_dtype_policy() -> Policy:
 
 
 def set_dtype_policy(policy: Policy | str) -> None:
-    """Set the global dtype policy."""
+    """Set the global dtype policy to a name, or to what `get_dtype_policy` returned."""
     keras.mixed_precision.set_global_policy(policy)
 
 
 def parse_dtype_policy(name: str) -> Policy:
-    """Return the floating-point policy called `name`; see `common/protocols.py`."""
+    """Return the floating-point policy called `name`.
+
+    Raises:
+        TypeError: If `name` is not a string.
+        ValueError: If no model can train in it, or there is no such policy.
+    """
     if not isinstance(name, str):
         raise TypeError(f"the name of a dtype policy must be a string; got {name!r}")
     policy = policy_of(name)

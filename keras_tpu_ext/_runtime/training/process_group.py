@@ -10,7 +10,6 @@ from typing import Any
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Callback
 from keras_tpu_ext._runtime.compat import keras
-from keras_tpu_ext._runtime.training.adapter import KerasAdapter
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext.errors import ClusterError
 
@@ -57,23 +56,25 @@ class ProcessGroup:
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def take_part(self, call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
-        """Within the block only the chief's callbacks write, and only the chief prints."""
-        with self.explain_peer_failure(), self.end_with_peers(), patched(self._restore_patches(call, adapter)):
+    def take_part(
+        self, call: FitCall, backup_epoch: Callable[[Callback], int], write_patches: Callable[[Callback], list[Patch]]
+    ) -> Iterator[None]:
+        """Within the block only the chief's callbacks write, and only the chief prints; see `ExactProgram`."""
+        with self.explain_peer_failure(), self.end_with_peers(), patched(self._restore_patches(call, backup_epoch)):
             if self.is_chief():
                 yield
                 return
             call.arguments["verbose"] = 0
-            with _silenced(call, adapter, save_weights):
+            with _silenced(call, write_patches):
                 yield
 
-    def _restore_patches(self, call: FitCall, adapter: KerasAdapter) -> list[Patch]:
+    def _restore_patches(self, call: FitCall, backup_epoch: Callable[[Callback], int]) -> list[Patch]:
         """Let every `BackupAndRestore` check first that all processes resume at the same epoch."""
 
         def checked(backup: Callback, restore: Callable[..., None]) -> Callable[..., None]:
             def check_and_restore(logs: object = None) -> None:
                 # Before anything is restored: restoring sharded variables makes processes wait for each other.
-                self._check_same_epoch(adapter.backup_epoch(backup))
+                self._check_same_epoch(backup_epoch(backup))
                 restore(logs)
 
             return check_and_restore
@@ -96,7 +97,7 @@ class ProcessGroup:
 
 
 @contextlib.contextmanager
-def _silenced(call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
+def _silenced(call: FitCall, write_patches: Callable[[Callback], list[Patch]]) -> Iterator[None]:
     """Leave out callbacks that only write; within the block, Keras's other callbacks neither write nor print."""
     given = call.arguments.get("callbacks")
     remaining = [callback for callback in call.callbacks if not isinstance(callback, _WRITERS)]
@@ -105,7 +106,7 @@ def _silenced(call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str]
         for callback in remaining
         if isinstance(callback, _VERBOSE)
     ]
-    patches += [patch for callback in remaining for patch in adapter.write_patches(callback, save_weights)]
+    patches += [patch for callback in remaining for patch in write_patches(callback)]
     if isinstance(given, keras.callbacks.CallbackList):
         patches.append((given, "a callback list's callbacks", lambda callbacks: remaining))
     else:

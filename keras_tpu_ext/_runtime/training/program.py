@@ -13,20 +13,20 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import check_overrides
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor
+from keras_tpu_ext._runtime.common.types import Callback, Layer, Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
-from keras_tpu_ext._runtime.training.adapter import KerasAdapter, is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden
 from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.fit_watch import running_fit
-from keras_tpu_ext._runtime.training.loss_scale import LossScale
+from keras_tpu_ext._runtime.training.from_logits import probabilities_taken_for_logits
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
-from keras_tpu_ext._runtime.training.step_state import StepState
+from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, Unsaved
 from keras_tpu_ext.checks.schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
@@ -40,7 +40,7 @@ class _Block(threading.local):
 BLOCK = _Block()
 
 
-class ExactProgram(keras.layers.Layer):
+class ExactProgram(Unsaved):
     """All that this package keeps in a model with an exact step; the model has it as `_kte`.
 
     It is a layer, without variables of its own, because Keras saves the state of layers with a model.
@@ -50,12 +50,13 @@ class ExactProgram(keras.layers.Layer):
         default_augment: The `augment` of the model's class that users may override; `None` for a plain Keras model.
     """
 
-    adapter: KerasAdapter  # what differs between Keras versions
     facts: Batch  # what losses and metrics ask about the batch
     block_patches: Sequence[Patch] = ()  # what is patched in a block beside `keras.Model`
     # Makes a context in which Keras's operations cost a TPU less.
     tpu_operations: Callable[[Batch], contextlib.AbstractContextManager[None]] | None = None
     computes_for_tpu: bool  # whether the step computes in it
+    loss_scaler: type[LossScaler]  # the framework's kinds
+    accumulator: type[BaseGradientAccumulator]
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
         super().__init__(name="kte", dtype="float32")
@@ -84,12 +85,6 @@ class ExactProgram(keras.layers.Layer):
         """Return what Keras looks at when it saves and loads: the model would lead it round in a circle."""
         return ["state"]
 
-    def save_own_variables(self, store: object) -> None:
-        """Save nothing: `state` does."""
-
-    def load_own_variables(self, store: object) -> None:
-        """Load nothing."""
-
     def operations(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the step computes."""
         if not self.computes_for_tpu or self.tpu_operations is None:
@@ -108,10 +103,6 @@ class ExactProgram(keras.layers.Layer):
         """Return the processes that train this model."""
         raise NotImplementedError
 
-    def make_step_state(self, loss_scale: LossScale | None, accumulation_steps: int) -> StepState:
-        """Return the framework's kind of `StepState`."""
-        raise NotImplementedError
-
     def make_schedule(self) -> ExecutionSchedule:
         """Return the framework's kind of `ExecutionSchedule`."""
         raise NotImplementedError
@@ -123,6 +114,25 @@ class ExactProgram(keras.layers.Layer):
     def not_finite_watch(self) -> Layer:
         """Return the framework's kind of `NotFiniteWatch`."""
         raise NotImplementedError
+
+    def make_exact(self) -> None:
+        """Replace the compiled loss and metrics of the model by exact ones."""
+        raise NotImplementedError
+
+    def build_optimizer(self) -> None:
+        """Create the variables of the model's optimizer; its weights exist already."""
+        raise NotImplementedError
+
+    def backup_epoch(self, backup: Callback) -> int:
+        """Return the number of epochs after which a `BackupAndRestore` resumes training."""
+        raise NotImplementedError
+
+    def write_patches(self, callback: Callback) -> list[Patch]:
+        """Return patches with which one of Keras's callbacks takes part in saving but writes nothing.
+
+        Those of Keras 2 know about other processes.
+        """
+        return []
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an accumulation window left open at the end of an epoch."""
@@ -173,12 +183,12 @@ class ExactProgram(keras.layers.Layer):
             if self.is_plain:
                 self.attach()
             self.check_compiled()
-            self.adapter.make_exact(model, self.facts)
-            state = self.make_step_state(options.loss_scale, options.accumulation_steps)
+            self.make_exact()
+            state = StepState(self.loss_scaler(options.loss_scale), self.accumulator, options.accumulation_steps)
         schedule = self.make_schedule() if options.auto_steps else None
         self.set_untracked(state=state, schedule=schedule, _given=options.given)
         self.reset_flushes()
-        for message in self.adapter.probabilities_taken_for_logits(model):
+        for message in probabilities_taken_for_logits(model):
             warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
 
     def compile_config(self, config: dict[str, Any] | None) -> dict[str, Any]:
@@ -210,7 +220,7 @@ class ExactProgram(keras.layers.Layer):
         model.compile(**keras.saving.deserialize_keras_object({**config, **own}))
         if model.optimizer is not None and model.built:
             with self.own_scope():
-                self.adapter.build_optimizer(model)
+                self.build_optimizer()
                 self.build_accumulator()
 
     def write(
@@ -239,7 +249,7 @@ class ExactProgram(keras.layers.Layer):
                 if method == "fit":
                     stack.enter_context(running_fit(self.model))
                 stack.enter_context(self.explained_out_of_memory(call))
-                stack.enter_context(group.take_part(call, self.adapter, self.model.save_weights))
+                stack.enter_context(group.take_part(call, self.backup_epoch, self.write_patches))
                 for callback in call.callbacks:
                     if hasattr(callback, "_kte_around_fit"):
                         stack.enter_context(callback._kte_around_fit(call, self.model))

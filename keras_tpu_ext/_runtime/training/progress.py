@@ -12,8 +12,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import install
-from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext._runtime.compat import keras, loss_tracker_of, ops
+from keras_tpu_ext._runtime.common.types import Model, Tensor, Variable
+from keras_tpu_ext._runtime.compat import (
+    COUNTS_SKIPPED_STEPS,
+    LossScaleOptimizer,
+    keras,
+    loss_tracker_of,
+    ops,
+    scale_of,
+)
+from keras_tpu_ext._runtime.compat import end_names_last_batch as end_names_last_batch
+from keras_tpu_ext._runtime.training.fit_watch import watch_fits as watch_fits
+from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext.output.display import rounded
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
@@ -58,8 +68,35 @@ def train_steps(model: Model) -> int | None:
     return None if steps is None else int(ops.convert_to_numpy(steps))
 
 
+def loss_scale(model: Model) -> float | None:
+    """Return the loss scale of the next step; `None` without loss scaling."""
+    state = step_state_of(model)
+    scale: Tensor | Variable | None = None
+    if state is not None and state.loss_scaler:
+        scale = state.scale
+    elif isinstance(model.optimizer, LossScaleOptimizer):
+        scale = scale_of(model.optimizer)
+    return None if scale is None else float(ops.convert_to_numpy(scale))
+
+
+def skipped_steps(model: Model) -> int | None:
+    """Return the number of steps skipped since `compile`, or `None` if nothing counts them.
+
+    If a `LossScaleOptimizer` of Keras 3 does the skipping, they are counted only while there is a watch.
+    """
+    state = step_state_of(model)
+    if state is None:
+        return None
+    if state.loss_scaler:
+        return int(ops.convert_to_numpy(state.skipped_steps))
+    is_counted = isinstance(model.optimizer, LossScaleOptimizer) and state.accumulation_steps == 1
+    if COUNTS_SKIPPED_STEPS or not is_counted or state.overflow_watch is None:
+        return None
+    return int(state.overflow_watch.skipped(train_steps(model) or 0))
+
+
 def show_in_progress_bar(names: Mapping[str, str | None]) -> None:
-    """Let progress bars show log keys by other names, `None` to hide them; see `common/protocols.py`."""
+    """Let progress bars show log keys under these names, not averaged; `None` hides a key."""
     if not _names:
         install([(keras.callbacks.ProgbarLogger, "keras.callbacks.ProgbarLogger.on_epoch_begin", _with_names)])
     _names.update(names)

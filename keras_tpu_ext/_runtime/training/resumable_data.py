@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError
-from keras_tpu_ext._runtime.common.protocols import Place
 from keras_tpu_ext._runtime.common.random_state import fingerprint_of_random_state, random_state, set_random_state
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
+from keras_tpu_ext._runtime.common.values import Place
 from keras_tpu_ext._runtime.compat import tree
 from keras_tpu_ext._runtime.training.batch_source import Source
 from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
@@ -24,7 +24,7 @@ from keras_tpu_ext.errors import CheckpointError
 
 
 class ResumablePasses:
-    """The batches of one `fit`; see `ResumableData`.
+    """The batches of one `fit` that may start in the middle of the data.
 
     Args:
         reads_ahead: Whether batches are read in another thread, before the step that they are for.
@@ -41,7 +41,7 @@ class ResumablePasses:
         self.has_begun = False  # whether an epoch has; before that, Keras reads a batch to build the model
         self.has_length = False  # whether Keras asks for no more batches than there are
         self.is_between_epochs = False  # whether Keras is beginning a pass that it will not read
-        self.seed: int | None = None
+        self.seed: int | None = None  # of shuffles without their own; `None` if they have one, or need none
         self.draws = False  # whether reading a batch draws from Python's or NumPy's global random generators
         self.random: RandomState = None  # the states of these with which the epoch begins; `None` to leave them
         self._pass: _Pass | None = None
@@ -50,10 +50,10 @@ class ResumablePasses:
         # When a state was last taken from which the next passes are known, and how long that took.
         self.last_take, self.seconds_of_take = -math.inf, 0.0
         self.is_not_saved = False  # whether a position is restored by reading the whole pass again
-        self.not_exact = ""
-        self.read_again = 0
-        self.seconds = 0.0
-        self.refusal: CheckpointError | None = None
+        self.not_exact = ""  # why the data may continue otherwise, or with other random numbers
+        self.read_again = 0  # number of batches that were read again to return to the saved position
+        self.seconds = 0.0  # how long that took
+        self.refusal: CheckpointError | None = None  # why `fit` cannot go on, after an error in the thread that reads
 
     def refuse(self, error: CheckpointError) -> None:
         """Raise an error that ends `fit`, from whichever thread reads the batches."""
@@ -61,7 +61,14 @@ class ResumablePasses:
         raise error
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
-        """Let the first epoch start where another process stopped; see `ResumableData`."""
+        """Let the first epoch, which is about to begin, start where another process stopped.
+
+        Args:
+            place: The position in the data.
+            batch: The number of batches of the epoch that have been trained on.
+            restore: Restores the attributes of a `PyDataset`, before the pass begins and, if they were saved after
+                the hook at the start of an epoch, again after that hook.
+        """
         self._first_batch, self.draws = batch, place.draws
         if self.indexed is not None:
             self.indexed.restore, self.indexed.is_in_epoch = restore, batch > 0
@@ -133,10 +140,10 @@ class ResumablePasses:
             self.indexed.random_before(batches - self._pass.first)
 
     def place(self, *, at_once: bool) -> Place | None:
-        """Return the position in the data after the batches that were trained on; see `ResumableData`.
+        """Return the position after the batches that were trained on; `None` if it is not known yet, or at the end.
 
         If batches are read ahead, the iterator's state is the one after a later batch. It is used once the model has
-        trained on that batch; with `at_once`, the state after an earlier batch is used.
+        trained on that batch; with `at_once`, the state after an earlier batch is used, and many may be read again.
         """
         if self.resumed is not None:
             return self.resumed  # nothing is read yet
@@ -198,7 +205,7 @@ class _Pass:
         return last._replace(batch=0, rows=0, passes=last.passes + 1)
 
     def place(self, trained: int, *, ahead: bool, at_once: bool) -> Place | None:
-        """Return the position after the batches that were trained on; see `ResumableData`."""
+        """Return the position after the batches that were trained on; see `ResumablePasses.place`."""
         ahead = ahead or self._read != trained
         if not ahead or self._data.is_not_saved or self._source.begins_anywhere:
             self._taken = self._take(trained)

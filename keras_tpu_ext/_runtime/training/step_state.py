@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor, Variable
+import numpy as np
+
+from keras_tpu_ext._runtime.common.types import Array, Model, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.compat import keras, new_variable, ops
 from keras_tpu_ext._runtime.training.loss_scale import LossScale
 
@@ -58,8 +60,22 @@ class LossScaler:
         variable.assign(value)
 
 
+class Unsaved(keras.layers.Layer):
+    """A layer whose variables are no state of the model, although Keras finds it when it saves and loads."""
+
+    def save_own_variables(self, store: object) -> None:
+        """Save nothing."""
+
+    def load_own_variables(self, store: object) -> None:
+        """Load nothing."""
+
+
 class BaseGradientAccumulator(keras.layers.Layer):
     """Sums of gradients over the batches of a window. A layer, because Keras saves the variables of layers."""
+
+    position: Variable  # number of batches in the window
+    weight: Variable  # of all of them
+    sums: list[Variable]  # of the gradients of each target
 
     def __init__(self, steps: int, optimizer: Callable[[], Optimizer]) -> None:
         super().__init__(name="window", dtype="float32")
@@ -78,7 +94,33 @@ class BaseGradientAccumulator(keras.layers.Layer):
         """Return whether its window has some batches; waits for the device."""
         return bool(self.targets) and bool(int(ops.convert_to_numpy(self.position)))
 
+    def own_variables(self) -> list[Variable]:
+        """Return its variables, in a fixed order; none before `build_for`."""
+        return [self.position, self.weight, *self.sums] if self.targets else []
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the sums of every replica; if the window has begun, all processes that train together must do so."""
+        if self.targets:
+            store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
+            for i, total in enumerate(self.sums):
+                store[f"sum_{i}"] = self._of_replicas(total)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load what was saved, on any runtime and any number of replicas."""
+        if self.targets and "position" in store:
+            self.position.assign(store["position"][()])
+            self.weight.assign(store["weight"][()])
+            for i, total in enumerate(self.sums):
+                self._assign_to_replicas(total, np.asarray(store[f"sum_{i}"]))
+
     def _make_sums(self, variables: Sequence[Variable]) -> None:
+        raise NotImplementedError
+
+    def _of_replicas(self, total: Variable) -> Array:
+        """Return the sums that the replicas have of a variable, stacked along a first dimension."""
+        raise NotImplementedError
+
+    def _assign_to_replicas(self, total: Variable, sums: Array) -> None:
         raise NotImplementedError
 
 
@@ -119,6 +161,11 @@ class StepState(keras.layers.Layer):
     def accumulators(self) -> list[BaseGradientAccumulator]:
         """Return the gradient accumulators of all optimizers so far."""
         return list(self._windows.values())
+
+    def own_variables(self) -> list[Variable]:
+        """Return the variables of the loss scale and of the accumulators, in a fixed order."""
+        of_windows = [variable for window in self.accumulators() for variable in window.own_variables()]
+        return [*self.loss_scaler.variables, *of_windows]
 
 
 def step_state_of(model: Model) -> StepState | None:

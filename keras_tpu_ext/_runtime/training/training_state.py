@@ -6,8 +6,8 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from keras_tpu_ext._runtime.common.protocols import SavedVariable
 from keras_tpu_ext._runtime.common.types import Variable
+from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat import dtype_of, path_of
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError

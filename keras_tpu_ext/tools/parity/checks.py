@@ -131,7 +131,7 @@ def _gradients(setup: Setup) -> Quantities:
     model = setup.make_model()
     if model.optimizer is None:
         raise NotCheckedError("the model was compiled without an optimizer")
-    recorded = _runtime.probes.record_gradients(model)
+    recorded = _runtime.models.record_gradients(model)
     names = setup.names_of(model, model.trainable_variables)
     whole, uneven = (setup.ordered, batches.num_examples(setup.batch)), setup.uneven_epoch(reverse=setup.reverse)
     found = {}

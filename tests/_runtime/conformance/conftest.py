@@ -1,4 +1,4 @@
-"""What every runtime owes the package: each verb of the seam (`_runtime/common/protocols.py`) called once or twice.
+"""What every runtime owes the package: each verb of the seam (`_runtime/training/protocols.py`) called once or twice.
 
 The expectations are plain numbers and names, the same on every runtime. How steps on replicas put the verbs together
 tests/models and tests/parity ask.

@@ -2,24 +2,24 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
-from keras_tpu_ext._runtime.common import protocols
+from keras_tpu_ext._runtime.training import protocols
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
+# Those that each runtime implements, and those that are the same on all.
 NAMESPACES = {
     "batch": protocols.Batch,
     "devices": protocols.Devices,
-    "models": protocols.Models,
     "ops": protocols.Ops,
-    "policies": protocols.Policies,
     "probes": protocols.Probes,
-    "progress": protocols.Progress,
     "training_state": protocols.TrainingState,
 }
+SHARED = re.compile(r"_runtime\.((?:models|policies|progress|watches)\.\w+)")
 # A function, and a file of tests/ that has its tests; a new function gets a test of conformance.
 ELSEWHERE = {
     "devices.layout": "test_jax_layouts.py",
@@ -38,6 +38,8 @@ def functions():
         for function in vars(protocol):
             if inspect.isfunction(vars(protocol)[function]) and not function.startswith("_"):
                 yield f"{name}.{function}"
+    package = Path(__file__).parents[3] / "keras_tpu_ext"
+    yield from {found for path in package.rglob("*.py") for found in SHARED.findall(path.read_text(encoding="utf-8"))}
 
 
 def called():

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.training.from_logits import expects_logits, output_activations
 
 models = _runtime.models
 
@@ -34,11 +35,11 @@ def test_draws_random_numbers(layer, draws):
 
 @pytest.mark.parametrize("from_logits", [True, False])
 def test_expects_logits(from_logits):
-    assert models.expects_logits(keras.losses.BinaryCrossentropy(from_logits=from_logits)) is from_logits
+    assert expects_logits(keras.losses.BinaryCrossentropy(from_logits=from_logits)) is from_logits
 
 
 def test_a_loss_without_logits_expects_none():
-    assert not models.expects_logits(keras.losses.MeanSquaredError())
+    assert not expects_logits(keras.losses.MeanSquaredError())
 
 
 def test_flatten_layers_goes_into_models():
@@ -76,7 +77,7 @@ def test_output_activations_and_softmaxes():
     inputs = keras.Input((2,))
     hidden = keras.layers.Softmax(name="soft")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(3, activation="sigmoid", name="last")(hidden))
-    ((_, layer, activation),) = models.output_activations(model)
+    ((_, layer, activation),) = output_activations(model)
     assert (layer, activation) == ("last", "sigmoid")
     assert models.softmaxes(model) == [("soft", "Softmax", "float32")]
 

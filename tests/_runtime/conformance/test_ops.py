@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -53,6 +56,17 @@ def test_a_verb_does_what_numpy_does(verb):
     got = ops.convert_to_numpy(getattr(ops, verb)(*arguments, **more))
     np.testing.assert_allclose(got, expected, rtol=1e-6)
     assert got.shape == np.shape(expected)
+
+
+def test_each_that_a_layer_asks_for_is_there():
+    """On Keras 2 they are those of `compat/keras2_ops.py`."""
+    layers = Path(__file__).parents[3] / "keras_tpu_ext" / "layers"
+    texts = [path.read_text(encoding="utf-8") for path in layers.glob("*.py")]
+    asked = {
+        name for text in texts if "\nops = _runtime.ops" in text for name in re.findall(r"(?<!\.)\bops\.(\w+)", text)
+    }
+    assert len(asked) > len(VERBS) / 2
+    assert [name for name in sorted(asked) if not hasattr(ops, name)] == []
 
 
 def test_arange_and_shape():

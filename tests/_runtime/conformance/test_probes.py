@@ -11,7 +11,7 @@ from keras_tpu_ext._runtime.common.lowering import LoweringError
 from keras_tpu_ext.callbacks._xplane import read_xplane
 from kind_of_keras import tensorflow_version
 
-devices, probes = _runtime.devices, _runtime.probes
+devices, models, probes, watches = _runtime.devices, _runtime.models, _runtime.probes, _runtime.watches
 
 
 class Around(keras.callbacks.Callback):
@@ -56,7 +56,7 @@ def test_recorded_gradients_are_those_of_the_batch(rows):
     x, y = rows
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.1), "mse")
-    read = probes.record_gradients(model)
+    read = models.record_gradients(model)
     before = model.get_weights()
     model.fit(x, y, batch_size=10, shuffle=False, verbose=0)
     kernel, bias = read()
@@ -69,35 +69,35 @@ def test_recorded_gradients_are_those_of_the_batch(rows):
 
 def test_a_watched_step_notes_what_is_not_finite(make):
     model = make(kte.TPUModel, loss_scale=kte.LossScale(initial=8.0))
-    read = probes.watch_overflow(model)
+    read = watches.watch_overflow(model)
     model.fit(np.ones((4, 2), "float32"), np.full((4, 1), np.inf, "float32"), verbose=0)
     if read is not None:
         (overflow,) = read()
         assert (overflow.update, overflow.of) == (1, 4)
         assert any("out" in name for name in overflow.variables)
-    probes.unwatch_overflow(model)
+    watches.unwatch_overflow(model)
     model.fit(np.ones((4, 2), "float32"), np.full((4, 1), np.inf, "float32"), verbose=0)
 
 
 def test_a_watched_step_notes_the_first_loss_that_is_not_finite(make):
     model = make(kte.TPUModel)
-    read = probes.watch_not_finite(model)
+    read = watches.watch_not_finite(model)
     x, y = np.ones((12, 2), "float32"), np.ones((12, 1), "float32")
     y[5] = np.inf
     model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     found = read()
     assert (found.steps, found.step, found.of, found.weights, found.batch_finite) == (3, 1, 4, (), False)
-    probes.unwatch_not_finite(model)
-    assert len(probes.not_finite_weights(model)) > 0
-    assert probes.watch_not_finite(make(keras.Model)) is None
+    watches.unwatch_not_finite(model)
+    assert len(watches.not_finite_weights(model)) > 0
+    assert watches.watch_not_finite(make(keras.Model)) is None
 
 
 def test_finite_weights_are_not_named(plain):
-    assert probes.not_finite_weights(plain) == []
+    assert watches.not_finite_weights(plain) == []
     kernel = plain.get_layer("out").kernel
     before = np.array(kernel.numpy())
     kernel.assign(np.full((3, 1), np.inf, "float32"))
-    assert probes.not_finite_weights(plain) == ["out/kernel"]
+    assert watches.not_finite_weights(plain) == ["out/kernel"]
     kernel.assign(before)
 
 
@@ -164,7 +164,7 @@ def test_a_watch_counts_the_seconds_of_compiling(make, rows):
 
 
 def test_constants_are_those_that_layers_have(make):
-    constants = probes.constants_of(make(keras.Model))
+    constants = models.constants_of(make(keras.Model))
     assert (constants["hidden.units"], constants["out.units"]) == (3, 1)
     assert constants["out.trainable"] is True
     assert not any(name.endswith((".built", ".kernel")) for name in constants)

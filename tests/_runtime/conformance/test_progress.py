@@ -77,7 +77,7 @@ def test_of_short_names_three_are_shown_and_all_that_keep_theirs(capsys, names):
 
 
 def test_event_files_are_written_into_the_folder(tmp_path):
-    made = progress.event_file_class()(str(tmp_path))
+    made = _runtime.event_file_class()(str(tmp_path))
     assert made is not None
 
 

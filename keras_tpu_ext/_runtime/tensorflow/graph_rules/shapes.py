@@ -21,13 +21,7 @@ from keras_tpu_ext._runtime.tensorflow.graph_axis import (
 )
 from keras_tpu_ext._runtime.tensorflow.graph_rules.arithmetic import elementwise, first_axis, fitting
 
-_RANDOM = (
-    "RandomUniform",
-    "RandomStandardNormal",
-    "TruncatedNormal",
-    "RandomUniformInt",
-    "ParameterizedTruncatedNormal",
-)
+_RANDOM = "RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt ParameterizedTruncatedNormal"
 _STATELESS = "RandomUniform RandomNormal RandomTruncatedNormal RandomUniformInt RandomUniformFullInt TruncatedNormal"
 _DEPENDS = " takes a part that depends on the batch"
 _TAKES_SOME = " takes some rows"
@@ -213,11 +207,7 @@ def _filled(sizes: Sequence[Any]) -> Value:
     return rows(axes[0], sizes[axes[0]].per_row) if axes else CONSTANT
 
 
-@rule(
-    "Fill",
-    *_RANDOM,
-    *(f"Stateless{kind}{version}" for kind in _STATELESS.split() for version in ("", "V2")),
-)
+@rule("Fill", *_RANDOM.split(), *(f"Stateless{kind}{end}" for kind in _STATELESS.split() for end in ("", "V2")))
 def _fill(step: Step) -> Value:
     is_constant = all(value.kind == "constant" for value in step.values[1:])
     filled = _filled(step.known_sizes(0)) if is_constant else step.mixed(is_certain=False)
