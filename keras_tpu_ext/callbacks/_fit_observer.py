@@ -77,4 +77,4 @@ def _observe(model: Model, callbacks: list[Callback], began: float, at_end: cont
     for one in observers:
         one.begin_fit(found, began)
         at_end.callback(one.end_fit)
-    return [ledger.hooks] if users else callbacks
+    return [ledger] if users else callbacks

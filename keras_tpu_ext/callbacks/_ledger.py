@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution
@@ -31,8 +31,8 @@ class _Ran(NamedTuple):
     is_done: bool  # whether the devices have been waited for
 
 
-class FitLedger:
-    """Watches one `fit`, by its executions and its callbacks' hooks.
+class FitLedger(Hooks):
+    """Watches one `fit`, by its executions and its callbacks' hooks, which Keras calls through it.
 
     On JAX the host reads batches, so waiting is timed as it happens. On TensorFlow a step reads its batch in its
     graph: an `InputProbe` times steps on batches that are ready, and what steps take beyond that is waiting. After it
@@ -61,24 +61,8 @@ class FitLedger:
         self.began = clock() - (time.perf_counter() - began)
         self._ended: float | None = None
         self._compiles = _runtime.probes.watch_compiles()
-        self._buckets = Buckets(clock, self._compiles.seconds, self.began, STARTUP)
-        self.hooks = Hooks(
-            callbacks,
-            self._buckets,
-            before={
-                "on_epoch_begin": self._begin_epoch,
-                "on_train_batch_end": self._end_execution,
-                "on_test_begin": self._begin_validation,
-                "on_epoch_end": self._end_training,
-            },
-            after={
-                "on_epoch_begin": lambda: self._buckets.open(INPUT),
-                "on_train_batch_begin": self._expect_execution,
-                "on_test_end": lambda: self._buckets.open(IDLE),
-                "on_train_end": self._end_epochs,
-            },
-        )
-        self._steps = StepClock(clock, self._compiles.seconds, self.hooks.of_batches)
+        super().__init__(callbacks, Buckets(clock, self._compiles.seconds, self.began, STARTUP))
+        self._steps = StepClock(self._buckets, self.names, self.of_batches)
         # Steps of an epoch, if they are known.
         self._known_steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
         self.probes = ProbeSchedule(clock, self._known_steps)
@@ -126,7 +110,7 @@ class FitLedger:
     def costliest_callback(self) -> str:
         """The bucket of the callback whose hooks of batches take longest; empty if there is none."""
         self._divide()
-        seconds = dict(zip(self.hooks.buckets, self._steps.of_callbacks, strict=True))
+        seconds = dict(zip(self.names, self._steps.of_callbacks, strict=True))
         return max(seconds, key=lambda bucket: seconds[bucket], default="")
 
     @property
@@ -137,17 +121,13 @@ class FitLedger:
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each bucket until now, or until the end of `fit`."""
         self._divide()
-        now, sums, in_graph = self.now(), self._steps.sums, self._in_graph
+        now, in_graph, traced = self.now(), self._in_graph.sums, self._traced.sums
         found = self._buckets.until(self._epoch_began if self._in_steps else now)
-        of_steps = [(TRAINING, sums.training), (INPUT, sums.input), (IDLE, sums.idle), (COMPILE, sums.compile)]
-        running = (TRAINING, now - self._steps.called if self._in_steps else 0.0)
-        of_callbacks = zip(self.hooks.buckets, self._steps.of_callbacks, strict=True)
-        for bucket, seconds in (*of_steps, running, *of_callbacks):
-            found[bucket] = found.get(bucket, 0.0) + seconds
+        found[TRAINING] = found.get(TRAINING, 0.0) + (now - self._steps.called if self._in_steps else 0.0)
         if in_graph.steps:
             # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
             step = in_graph.training / in_graph.steps
-            _move(found, COMPILE, self._traced.training - step * self._traced.steps)
+            _move(found, COMPILE, traced.training - step * traced.steps)
             if self.compute_seconds is not None:
                 _move(found, INPUT, in_graph.training - self.compute_seconds * in_graph.steps)
         return {bucket: seconds for bucket, seconds in found.items() if seconds > 0}
@@ -168,14 +148,18 @@ class FitLedger:
         self._buckets.open(self._buckets.bucket)
         self._ended = self._buckets.clock()
 
-    def _begin_epoch(self) -> None:
+    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Open the epoch; what follows its hooks gets a batch."""
         self.probes.begin_epoch(self.executions)
-        self.hooks.find_doing()
+        self.find_doing()
         self._start_epoch()
         self._buckets.open(IDLE)
+        self._call("on_epoch_begin", *args, **kwargs)
+        self._buckets.open(INPUT)
 
-    def _expect_execution(self) -> None:
-        """Intercept the train function, which a callback may have made anew, unless its hooks tell enough."""
+    def on_train_batch_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Intercept the train function, which a hook may have made anew, unless its hooks tell enough."""
+        self._call_of_batch("on_train_batch_begin", *args, **kwargs)
         if self._like_it is not None:
             not_counted = self._like_it.steps if self._ran is None else self._ran.steps + self._like_it.steps
             if not self._is_last(not_counted):
@@ -184,20 +168,39 @@ class FitLedger:
         self._like_it, self._expects_execution = None, True
         self._interception.begin()
 
-    def _end_execution(self) -> None:
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """Note that an execution has ended that is not intercepted."""
         if self._like_it is not None and self._ran is None:
             self._steps.end_call()
             self._ran = self._like_it
             self.executions += 1
+        self._call_of_batch("on_train_batch_end", *args, **kwargs)
+
+    def on_test_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Charge a validation, its hooks aside."""
+        self._end_training(before=VALIDATION)
+        self._buckets.open(VALIDATION)
+        self._call("on_test_begin", *args, **kwargs)
+
+    def on_test_end(self, *args: Any, **kwargs: Any) -> None:
+        """Close the validation."""
+        self._call("on_test_end", *args, **kwargs)
+        self._buckets.open(IDLE)
+
+    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Close the steps, if no validation has."""
+        self._end_training()
+        self._call("on_epoch_end", *args, **kwargs)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Charge what `fit` does after its last hook, which is to wait for a checkpoint if there is one."""
+        self._call("on_train_end", *args, **kwargs)
+        self._buckets.open(CHECKPOINT if CHECKPOINT in self.names else IDLE)
+        self._interception.undo()
 
     def _is_last(self, steps: int) -> bool:
         """Return whether an execution is known to be the last one of the epoch."""
         return self._known_steps is not None and self.steps_of_epoch + steps >= self._known_steps
-
-    def _begin_validation(self) -> None:
-        self._end_training(before=VALIDATION)
-        self._buckets.open(VALIDATION)
 
     def _end_training(self, before: str = IDLE) -> None:
         """Wait for the devices at the end of an epoch's steps, unless Keras has, to read the metrics.
@@ -213,7 +216,7 @@ class FitLedger:
             cycle = self._divided(self._steps.end_cycle(ran.steps, computing=computing), in_graph)
             if self._is_behind and ran.is_steady:  # it has the time of all that were dispatched ahead
                 self._costs.add(cycle._replace(idle=0.0), waits_for_all=True)
-            self._steps.sums.idle -= cycle.idle
+            self._buckets.add(IDLE, -cycle.idle)
             self._buckets.add(before, cycle.idle)
         if self._in_steps:
             self._in_steps = False
@@ -221,11 +224,6 @@ class FitLedger:
             if ran is None:  # the data ended within a call
                 self._buckets.bucket = INPUT
                 self._buckets.open(IDLE)
-
-    def _end_epochs(self) -> None:
-        """Charge what `fit` does after the last hook, which is to wait for a checkpoint if there is one."""
-        self._buckets.open(CHECKPOINT if CHECKPOINT in self.hooks.buckets else IDLE)
-        self._interception.undo()
 
     def _around(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
@@ -298,7 +296,7 @@ class FitLedger:
 
     def _enter_steps(self) -> None:
         """Begin the first execution of an epoch."""
-        for bucket, seconds in zip(self.hooks.buckets, self._steps.drop(), strict=True):
+        for bucket, seconds in zip(self.names, self._steps.drop(), strict=True):
             self._buckets.charge(bucket, seconds)
         self._buckets.open(IDLE)  # what it took to get a batch is in `input`
         self._in_steps, self._epoch_began, self._is_behind = True, self._buckets.clock(), False

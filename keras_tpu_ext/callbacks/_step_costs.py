@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
+import operator
+from collections.abc import Collection
 from typing import NamedTuple
+
+from keras_tpu_ext.callbacks._buckets import COMPILE, IDLE, INPUT, TRAINING, Buckets
 
 
 class Cycle(NamedTuple):
@@ -20,7 +22,7 @@ class Cycle(NamedTuple):
     @property
     def total(self) -> float:
         """All seconds."""
-        return self.training + self.input + self.callbacks + self.idle + self.compile
+        return sum(self[1:])
 
 
 class StepCosts:
@@ -33,41 +35,31 @@ class StepCosts:
     _ENOUGH = 10
 
     def __init__(self, cycles: Collection[Cycle] = ()) -> None:
-        self.executions = self.steps = 0
-        self.training = self.input = self.callbacks = self.idle = self.compile = 0.0
-        self._longest = 0.0
-        self._cycle: Cycle | None = None
+        self.executions = 0
+        self.sums = self._longest = Cycle(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        self._leaves_out = True
         for cycle in cycles:
             self.add(cycle)
 
     def add(self, cycle: Cycle, *, waits_for_all: bool = False) -> None:
         """Add an execution; with `waits_for_all` it has the time of others, and none is left out."""
-        steps, training, waiting, callbacks, idle, compiling = cycle
         self.executions += 1
-        self.steps += steps
-        self.training += training
-        self.input += waiting
-        self.callbacks += callbacks
-        self.idle += idle
-        self.compile += compiling
-        total = (training + waiting + callbacks + idle + compiling) / steps
-        if waits_for_all:
-            self._longest, self._cycle = math.inf, None
-        elif total > self._longest:
-            self._longest, self._cycle = total, cycle
+        self.sums = Cycle(*map(operator.add, self.sums, cycle))
+        self._leaves_out = self._leaves_out and not waits_for_all
+        if cycle.total * self._longest.steps >= self._longest.total * cycle.steps:
+            self._longest = cycle
 
     def per_step(self, compute_seconds: float | None = None) -> Cycle | None:
         """Return the seconds of a step, or `None` if there are none.
 
         `compute_seconds` are those of a step whose batch is ready, if steps read their batches in their graph.
         """
-        steps, *sums = self.steps, self.training, self.input, self.callbacks, self.idle, self.compile
-        if self.executions >= self._ENOUGH and self._cycle is not None:
-            less, *seconds = self._cycle
-            steps, sums = steps - less, [all_of - one for all_of, one in zip(sums, seconds, strict=True)]
-        if not steps:
+        sums = self.sums
+        if self.executions >= self._ENOUGH and self._leaves_out:
+            sums = Cycle(*map(operator.sub, sums, self._longest))
+        if not sums.steps:
             return None
-        each = Cycle(1, *(seconds / steps for seconds in sums))
+        each = Cycle(1, *(seconds / sums.steps for seconds in sums[1:]))
         if compute_seconds is None:
             return each
         waiting = max(each.training - compute_seconds, 0.0)
@@ -98,20 +90,19 @@ class StepClock:
     its own: between steps a cycle is only noted, and `divide` is for many of them at once.
 
     Args:
-        clock: Returns the time in seconds.
-        compiled: Returns the seconds spent on compiling so far.
+        buckets: What is charged for a cycle.
+        names: The bucket of each callback's hooks.
         hooks: Seconds of each callback's hooks since the last cycle; they are set to 0 when it ends.
     """
 
-    def __init__(self, clock: Callable[[], float], compiled: Callable[[], float], hooks: list[float]) -> None:
-        self._clock, self._compiled, self._hooks = clock, compiled, hooks
-        self.sums = StepCosts()
+    def __init__(self, buckets: Buckets, names: list[str], hooks: list[float]) -> None:
+        self._buckets, self._names, self._hooks = buckets, names, hooks
+        self._clock, self._compiled = buckets.clock, buckets.compiled
         self.of_callbacks = [0.0] * len(hooks)
         self._zeros = tuple(self.of_callbacks)
         self.tail = 0.0  # seconds for which the devices compute after a call
-        self.called = self.ended = (
-            0.0  # when the last call began, in which devices get their work, and the last cycle
-        )
+        # When the last call began, in which devices get their work, and when the last cycle ended.
+        self.called = self.ended = 0.0
         self._returned = self._compiled_before = 0.0
         self._read_before = self._read_inside = 0.0
 
@@ -159,18 +150,19 @@ class StepClock:
         return noted
 
     def divide(self, noted: NotedCycle) -> Cycle:
-        """Return what a cycle was spent on, and add it to the sums."""
+        """Return what a cycle was spent on, and charge it."""
         in_hooks = sum(noted.hooks)
         if noted.computing:
             compiling = min(noted.compiled, noted.total)
             cycle = Cycle(noted.steps, noted.total - compiling, 0.0, 0.0, 0.0, compiling)
         else:
             cycle = _divided(noted, in_hooks)
-        if cycle.callbacks:
-            part = cycle.callbacks / in_hooks
-            for i, seconds in enumerate(noted.hooks):
-                self.of_callbacks[i] += part * seconds
-        self.sums.add(cycle)
+        for bucket in (TRAINING, INPUT, IDLE, COMPILE):
+            self._buckets.add(bucket, getattr(cycle, bucket))
+        for i, seconds in enumerate(noted.hooks) if cycle.callbacks else ():
+            part = cycle.callbacks / in_hooks * seconds
+            self.of_callbacks[i] += part
+            self._buckets.add(self._names[i], part)
         return cycle
 
 

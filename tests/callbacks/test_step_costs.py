@@ -2,6 +2,7 @@
 
 import pytest
 
+from keras_tpu_ext.callbacks._buckets import Buckets
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -46,7 +47,8 @@ class Run:
     def __init__(self, tail=0.0):
         self.now = self.compiled = 0.0
         self.hooks = [0.0, 0.0]
-        self.clock = StepClock(lambda: self.now, lambda: self.compiled, self.hooks)
+        self.buckets = Buckets(lambda: self.now, lambda: self.compiled, 0.0, "startup")
+        self.clock = StepClock(self.buckets, ["callbacks/A", "callbacks/B"], self.hooks)
         self.clock.tail = tail
 
     def call(self, seconds, compiling=0.0, reading=0.0):
@@ -126,8 +128,17 @@ def test_what_was_before_the_first_call_is_dropped():
     assert run.call(1.0).end() == Cycle(1, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def test_the_sums_are_of_all_cycles():
+def test_the_buckets_have_all_cycles():
     run = Run()
     for _ in range(3):
-        run.call(1.0).hook(0, 2.0).end()
-    assert (run.clock.sums.steps, run.clock.sums.training, run.clock.sums.callbacks) == (3, 3.0, 6.0)
+        run.call(1.0).hook(0, 2.0).hook(1, 1.0).python(0.5).read(0.25).end()
+    found = run.buckets.until(0.0)
+    assert found == {
+        "training": 3.0,
+        "input": 0.75,
+        "idle": 1.5,
+        "compile": 0.0,
+        "callbacks/A": 6.0,
+        "callbacks/B": 3.0,
+        "startup": 0.0,
+    }
