@@ -144,7 +144,7 @@ def test_long_epochs_and_validations_are_ended_early(monkeypatch):
 
 
 def part(seconds, epochs, cycles, *, probes=(), **done):
-    made = here.Part(None, 100, 50, 1.0, time.perf_counter)
+    made = here.Part(None, 100, 50, 1.0)
     made.epochs = epochs
     made._done.update(done)
     costs = StepCosts([Cycle(1, *each) for each in cycles])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -41,7 +40,7 @@ class FitLedger(Hooks):
     Args:
         model: The model.
         callbacks: All callbacks of this `fit`.
-        began: The `time.perf_counter` of its first line.
+        began: When it came to its first line, by the clock.
         clock: Returns the time in seconds.
         window: Number of executions in `recent`.
         probes: Whether to probe the input even if waiting can be timed without it.
@@ -58,7 +57,7 @@ class FitLedger(Hooks):
         probes: bool,
     ) -> None:
         self._probes_all = probes
-        self.began = clock() - (time.perf_counter() - began)
+        self.began = began
         self._ended: float | None = None
         self._compiles = _runtime.probes.watch_compiles()
         super().__init__(callbacks, Buckets(clock, self._compiles.seconds, self.began, STARTUP))

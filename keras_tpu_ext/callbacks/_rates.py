@@ -86,12 +86,8 @@ class StepTimes:
         self._steps.append(steps)
         self._seconds.append(seconds)
 
-    def executions(self, first: int = 0) -> list[tuple[int, float]]:
-        """Return the steps and seconds of each execution from the one at index `first` on."""
-        return list(zip(self._steps[first:], self._seconds[first:], strict=True))
-
     def totals(self, first: int = 0) -> tuple[int, float]:
-        """Return the steps and seconds of these together."""
+        """Return the steps and seconds of the executions from the one at index `first` on."""
         return sum(self._steps[first:]), sum(self._seconds[first:])
 
     def rate(self, first: int = 0) -> float | None:

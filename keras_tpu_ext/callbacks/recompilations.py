@@ -124,10 +124,6 @@ class Recompilations(FitObserver):
         self._found, self._untold, self._told = [], [], 0
         self._cache, self._epoch, self._is_fitting = CacheUse(), 0, True
 
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Stop."""
-        self.end_fit()
-
     def end_fit(self) -> None:
         """Restore the functions of the model."""
         for step in self._steps.values():

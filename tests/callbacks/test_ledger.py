@@ -1,7 +1,5 @@
 """The ledger of a fit whose executions and clock are made up."""
 
-import time
-
 import pytest
 
 from keras_tpu_ext import _runtime
@@ -17,7 +15,7 @@ class Loop:
 
     def __init__(self, fit, kind, *, steps=None, between=0.0, probes=False, reads_metrics=False, known=None):
         self.fit, self.kind, self.between, self.reads_metrics = fit, kind, between, reads_metrics
-        self.ledger = FitLedger(None, [], time.perf_counter(), clock=fit.clock, window=20, probes=probes)
+        self.ledger = FitLedger(None, [], fit.now, clock=fit.clock, window=20, probes=probes)
         self.ledger.probes._steps = steps
         self.ledger._known_steps = known
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,9 +90,9 @@ class PlannedData:
             rows = _rows(self.data) - (self.steps - 1) * self._arrays_batch
         return {(self.batch_size,), (min(rows, self.batch_size) if rows > 0 else self.batch_size,)}
 
-    def rate(self, clock: Callable[[], float] = time.perf_counter) -> Rate:
+    def rate(self) -> Rate:
         """Measure for at most two seconds how fast batches come, the first one aside."""
-        batches = self.batches()
+        clock, batches = time.perf_counter, self.batches()
         next(batches)
         begin, busy, count = clock(), time.process_time(), 0
         for _ in itertools.takewhile(lambda _: clock() - begin < _MEASURE_SECONDS, batches):
