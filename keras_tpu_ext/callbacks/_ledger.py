@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution
@@ -13,9 +15,10 @@ from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
 from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
-from keras_tpu_ext.callbacks._step_costs import Cycle, NotedCycle, StepClock, StepCosts
+from keras_tpu_ext.callbacks._step_costs import Cycle, NotedCycle, Rows, StepClock, StepCosts, divided
 
 _MOST_NOTED = 64  # cycles that are divided together, in a fraction of the time
+_IDLE = Cycle._fields.index(IDLE)
 _WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile; after each it waits for the devices
 
 
@@ -42,7 +45,7 @@ class FitLedger(Hooks):
         callbacks: All callbacks of this `fit`.
         began: When it came to its first line, by the clock.
         clock: Returns the time in seconds.
-        window: Number of executions in `recent`.
+        window: Number of cycles in `recent`.
         probes: Whether to probe the input even if waiting can be timed without it.
     """
 
@@ -61,7 +64,7 @@ class FitLedger(Hooks):
         self._ended: float | None = None
         self._compiles = _runtime.probes.watch_compiles()
         super().__init__(callbacks, Buckets(clock, self._compiles.seconds, self.began, STARTUP))
-        self._steps = StepClock(self._buckets, self.names, self.of_batches)
+        self._steps = StepClock(clock, self._compiles.seconds, self.of_batches)
         # Steps of an epoch, if they are known.
         self._known_steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
         self.probes = ProbeSchedule(clock, self._known_steps)
@@ -71,13 +74,15 @@ class FitLedger(Hooks):
         self._expects_execution = False  # or else a callback runs one, as with `train_on_batch`
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         self._is_behind = False  # whether the devices had not done the execution before when they got the last one
-        # Executions that read batches in their graph, and those of them that were traced.
-        self._in_graph, self._traced = StepCosts(), StepCosts()
+        # All executions, those that read batches in their graph, and those that were traced and do.
+        self._all, self._in_graph, self._traced = StepCosts(), StepCosts(), StepCosts()
         self._reads_in_graph = False
         # Cycles not divided yet, each with whether it is steady, and whether its batches were read in the graph.
         self._noted: deque[tuple[NotedCycle, bool, bool]] = deque()
         self._dividing = threading.Lock()  # on JAX a hook in another thread may ask for the seconds
-        self._recent: deque[Cycle] = deque(maxlen=window)
+        self.recent: Rows = np.zeros((0, len(Cycle._fields)))  # the last cycles
+        self._window = window
+        self._of_callbacks = np.zeros(len(self.names))  # those of each callback's hooks of batches
         self._start_epoch()
 
     def _start_epoch(self) -> None:
@@ -95,12 +100,6 @@ class FitLedger(Hooks):
         return self._costs
 
     @property
-    def recent(self) -> tuple[Cycle, ...]:
-        """The last cycles."""
-        self._divide()
-        return tuple(self._recent)
-
-    @property
     def compute_seconds(self) -> float | None:
         """Seconds of a step whose batch is ready, if steps read in their graph, and if it is known."""
         return self.probes.found[-1].compute_seconds if self._reads_in_graph and self.probes.found else None
@@ -109,7 +108,7 @@ class FitLedger(Hooks):
     def costliest_callback(self) -> str:
         """The bucket of the callback whose hooks of batches take longest; empty if there is none."""
         self._divide()
-        seconds = dict(zip(self.names, self._steps.of_callbacks, strict=True))
+        seconds = dict(zip(self.names, self._of_callbacks.tolist(), strict=True))
         return max(seconds, key=lambda bucket: seconds[bucket], default="")
 
     @property
@@ -121,8 +120,11 @@ class FitLedger(Hooks):
         """Return the seconds of each bucket until now, or until the end of `fit`."""
         self._divide()
         now, in_graph, traced = self.now(), self._in_graph.sums, self._traced.sums
-        found = self._buckets.until(self._epoch_began if self._in_steps else now)
-        found[TRAINING] = found.get(TRAINING, 0.0) + (now - self._steps.called if self._in_steps else 0.0)
+        found = defaultdict(float, self._buckets.until(self._epoch_began if self._in_steps else now))
+        found[TRAINING] += now - self._steps.called if self._in_steps else 0.0
+        of_steps = ((bucket, getattr(self._all.sums, bucket)) for bucket in (TRAINING, INPUT, IDLE, COMPILE))
+        for bucket, seconds in (*of_steps, *zip(self.names, self._of_callbacks.tolist(), strict=True)):
+            found[bucket] += seconds
         if in_graph.steps:
             # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
             step = in_graph.training / in_graph.steps
@@ -212,11 +214,12 @@ class FitLedger(Hooks):
             ran.execution.wait_for(ran.output)
             self._divide()
             in_graph = ran.in_graph and ran.steps == 1  # or else the last may have run fewer
-            cycle = self._divided(self._steps.end_cycle(ran.steps, computing=computing), in_graph)
+            cycles = self._divided([self._steps.end_cycle(ran.steps, computing=computing)], [in_graph])
+            idle, cycles[0, _IDLE] = float(cycles[0, _IDLE]), 0.0
             if self._is_behind and ran.is_steady:  # it has the time of all that were dispatched ahead
-                self._costs.add(cycle._replace(idle=0.0), waits_for_all=True)
-            self._buckets.add(IDLE, -cycle.idle)
-            self._buckets.add(before, cycle.idle)
+                self._costs.add(cycles, waits_for_all=True)
+            self._buckets.add(IDLE, -idle)
+            self._buckets.add(before, idle)
         if self._in_steps:
             self._in_steps = False
             self._buckets.skip(self._steps.ended)
@@ -303,18 +306,22 @@ class FitLedger(Hooks):
     def _divide(self) -> None:
         """Add the cycles that have only been noted."""
         with self._dividing:
-            while self._noted:
-                noted, is_steady, in_graph = self._noted.popleft()
-                cycle = self._divided(noted, in_graph)
-                if is_steady:
-                    self._costs.add(cycle)
-                    self._recent.append(cycle)
+            taken = [self._noted.popleft() for _ in range(len(self._noted))]
+            if taken:
+                noted, is_steady, in_graph = map(list, zip(*taken, strict=True))
+                steady = self._divided(noted, in_graph)[is_steady]
+                self._costs.add(steady)
+                self.recent = np.concatenate([self.recent, steady])[-self._window :]
 
-    def _divided(self, noted: NotedCycle, in_graph: bool) -> Cycle:
-        cycle = self._steps.divide(noted)
-        if in_graph:
-            (self._traced if cycle.compile else self._in_graph).add(cycle)
-        return cycle
+    def _divided(self, noted: list[NotedCycle], in_graph: list[bool]) -> Rows:
+        cycles, of_hooks = divided(noted)
+        self._all.add(cycles)
+        self._of_callbacks += of_hooks.sum(axis=0)
+        read_in_graph = cycles[in_graph]
+        is_traced = read_in_graph[:, -1] > 0
+        self._traced.add(read_in_graph[is_traced])
+        self._in_graph.add(read_in_graph[~is_traced])
+        return cycles
 
     def _step_and_wait(self) -> tuple[float, float]:
         """Return the seconds of a step, and those that it waits; 0 as long as they are not known."""
@@ -332,4 +339,4 @@ def _move(seconds: dict[str, float], bucket: str, part: float) -> None:
     """Move a part of `training` to another bucket."""
     part = min(max(part, 0.0), seconds[TRAINING])
     seconds[TRAINING] -= part
-    seconds[bucket] = seconds.get(bucket, 0.0) + part
+    seconds[bucket] += part

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from keras_tpu_ext.callbacks._buckets import COMPILE, IDLE, INPUT, TRAINING, Buckets
+import numpy as np
+from numpy.typing import ArrayLike
+
+Rows = np.ndarray[Any, np.dtype[np.float64]]  # of cycles, each with the numbers of a `Cycle`
 
 
 class Cycle(NamedTuple):
@@ -34,32 +36,39 @@ class StepCosts:
 
     _ENOUGH = 10
 
-    def __init__(self, cycles: Collection[Cycle] = ()) -> None:
+    def __init__(self, cycles: ArrayLike = ()) -> None:
         self.executions = 0
-        self.sums = self._longest = Cycle(0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        self._leaves_out = True
-        for cycle in cycles:
-            self.add(cycle)
+        self._sums = self._longest = np.zeros(len(Cycle._fields))
+        self._longest_step, self._leaves_out = 0.0, True
+        self.add(np.reshape(np.asarray(cycles, float), (-1, len(Cycle._fields))))
 
-    def add(self, cycle: Cycle, *, waits_for_all: bool = False) -> None:
-        """Add an execution; with `waits_for_all` it has the time of others, and none is left out."""
-        self.executions += 1
-        self.sums = Cycle(*map(operator.add, self.sums, cycle))
+    @property
+    def sums(self) -> Cycle:
+        """All seconds of all executions."""
+        return Cycle(*self._sums.tolist())
+
+    def add(self, cycles: Rows, *, waits_for_all: bool = False) -> None:
+        """Add executions; with `waits_for_all` they have the time of others, and none is left out."""
+        if not len(cycles):
+            return
+        self.executions += len(cycles)
+        self._sums = self._sums + cycles.sum(axis=0)
         self._leaves_out = self._leaves_out and not waits_for_all
-        if cycle.total * self._longest.steps >= self._longest.total * cycle.steps:
-            self._longest = cycle
+        of_steps = cycles[:, 1:].sum(axis=1) / cycles[:, 0]
+        longest = of_steps.argmax()
+        if of_steps[longest] > self._longest_step:
+            self._longest_step, self._longest = of_steps[longest], cycles[longest].copy()
 
     def per_step(self, compute_seconds: float | None = None) -> Cycle | None:
         """Return the seconds of a step, or `None` if there are none.
 
         `compute_seconds` are those of a step whose batch is ready, if steps read their batches in their graph.
         """
-        sums = self.sums
-        if self.executions >= self._ENOUGH and self._leaves_out:
-            sums = Cycle(*map(operator.sub, sums, self._longest))
-        if not sums.steps:
+        leaves_out = self.executions >= self._ENOUGH and self._leaves_out
+        steps, *seconds = (self._sums - self._longest if leaves_out else self._sums).tolist()
+        if not steps:
             return None
-        each = Cycle(1, *(seconds / sums.steps for seconds in sums[1:]))
+        each = Cycle(1, *(one / steps for one in seconds))
         if compute_seconds is None:
             return each
         waiting = max(each.training - compute_seconds, 0.0)
@@ -81,25 +90,20 @@ class NotedCycle(NamedTuple):
 
 
 class StepClock:
-    """Divides the time of steps: calls, reading batches, hooks of callbacks, compiling, and the rest.
-
-    While the devices compute it is training, whatever the host does: for as long as they are known to, and for all of
-    a cycle if they still do at its end.
+    """Notes the time of steps: calls, reading batches, hooks of callbacks, and compiling.
 
     After a step the processor's caches hold other things, so that Python takes several times as long as in a loop of
-    its own: between steps a cycle is only noted, and `divide` is for many of them at once.
+    its own: between steps a cycle is only noted, and `divided` is for many of them at once.
 
     Args:
-        buckets: What is charged for a cycle.
-        names: The bucket of each callback's hooks.
+        clock: Returns the time in seconds.
+        compiled: Returns the seconds spent on compiling so far.
         hooks: Seconds of each callback's hooks since the last cycle; they are set to 0 when it ends.
     """
 
-    def __init__(self, buckets: Buckets, names: list[str], hooks: list[float]) -> None:
-        self._buckets, self._names, self._hooks = buckets, names, hooks
-        self._clock, self._compiled = buckets.clock, buckets.compiled
-        self.of_callbacks = [0.0] * len(hooks)
-        self._zeros = tuple(self.of_callbacks)
+    def __init__(self, clock: Callable[[], float], compiled: Callable[[], float], hooks: list[float]) -> None:
+        self._clock, self._compiled, self._hooks = clock, compiled, hooks
+        self._zeros = (0.0,) * len(hooks)
         self.tail = 0.0  # seconds for which the devices compute after a call
         # When the last call began, in which devices get their work, and when the last cycle ended.
         self.called = self.ended = 0.0
@@ -149,43 +153,34 @@ class StepClock:
         self._read_before = self._read_inside = 0.0
         return noted
 
-    def divide(self, noted: NotedCycle) -> Cycle:
-        """Return what a cycle was spent on, and charge it."""
-        in_hooks = sum(noted.hooks)
-        if noted.computing:
-            compiling = min(noted.compiled, noted.total)
-            cycle = Cycle(noted.steps, noted.total - compiling, 0.0, 0.0, 0.0, compiling)
-        else:
-            cycle = _divided(noted, in_hooks)
-        for bucket in (TRAINING, INPUT, IDLE, COMPILE):
-            self._buckets.add(bucket, getattr(cycle, bucket))
-        for i, seconds in enumerate(noted.hooks) if cycle.callbacks else ():
-            part = cycle.callbacks / in_hooks * seconds
-            self.of_callbacks[i] += part
-            self._buckets.add(self._names[i], part)
-        return cycle
 
+def divided(noted: Sequence[NotedCycle]) -> tuple[Rows, Rows]:
+    """Return what cycles were spent on, and what part of it each callback's hooks took.
 
-def _divided(noted: NotedCycle, in_hooks: float) -> Cycle:
-    """Return a cycle at whose end the devices wait."""
-    steps, _, total, in_call, compiled, reading, inside, tail, _ = noted
+    While the devices compute it is training, whatever the host does: for as long as they are known to, and for all of
+    a cycle if they still do at its end.
+    """
+    of_hooks = np.array([one.hooks for one in noted])
+    steps, computing, total, in_call, compiled, reading, inside, tail = np.array([one[:-1] for one in noted]).T
+    in_call, inside = np.where(computing, total, in_call), np.where(computing, 0.0, inside)
     after = total - in_call
-    reading = min(reading, after)
-    idle = max(after - in_hooks - reading, 0.0)
-    training, in_hooks, compiling = max(in_call - inside, 0.0), min(in_hooks, after), 0.0
-    if compiled:
-        # What compiles is the call, or else the data, a callback, or Keras.
-        compiling = rest = min(compiled, total)
-        training, rest = max(training - rest, 0.0), max(rest - training, 0.0)
-        inside, rest = max(inside - rest, 0.0), max(rest - inside, 0.0)
-        in_hooks, rest = max(in_hooks - rest, 0.0), max(rest - in_hooks, 0.0)
-        idle, rest = max(idle - rest, 0.0), max(rest - idle, 0.0)
-        compiling -= rest
-    if tail:
-        # The devices go on beside hooks, then beside the rest, then beside reading.
-        covered = min(tail, in_hooks + idle + reading)
-        training += covered
-        in_hooks, covered = max(in_hooks - covered, 0.0), max(covered - in_hooks, 0.0)
-        idle, covered = max(idle - covered, 0.0), max(covered - idle, 0.0)
-        reading = max(reading - covered, 0.0)
-    return Cycle(steps, training, reading + inside, in_hooks, idle, compiling)
+    reading = np.minimum(reading, after)
+    idle = np.maximum(after - of_hooks.sum(axis=1) - reading, 0.0)
+    training, in_hooks = np.maximum(in_call - inside, 0.0), np.minimum(of_hooks.sum(axis=1), after)
+    compiling = np.minimum(compiled, total)
+    # What compiles is the call, or else the data, a callback, or Keras.
+    compiling -= _take(compiling, training, inside, in_hooks, idle)
+    # The devices go on beside hooks, then beside the rest, then beside reading.
+    training += tail - _take(tail, in_hooks, idle, reading)
+    cycles = np.stack([steps, training, reading + inside, in_hooks, idle, compiling], axis=1)
+    part = in_hooks / np.maximum(of_hooks.sum(axis=1), np.finfo(float).tiny)
+    return cycles, of_hooks * part[:, None]
+
+
+def _take(seconds: Rows, *parts: Rows) -> Rows:
+    """Take seconds from the first of some parts, in place, then from the next; return those that none of them has."""
+    for part in parts:
+        taken = np.minimum(part, seconds)
+        part -= taken
+        seconds = seconds - taken
+    return seconds

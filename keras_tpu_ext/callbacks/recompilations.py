@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import statistics
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
@@ -16,10 +17,10 @@ from keras_tpu_ext._runtime.common.compiles import CacheUse
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
-from keras_tpu_ext.callbacks._fit_observer import FitObserver
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import KteWarning, NothingMeasuredError, RecompilationError
+from keras_tpu_ext.errors import KteWarning, RecompilationError
 
 _COUNT, _SECONDS = "recompilations/count", "recompilations/seconds"
 _MOST_WARNINGS = 5  # in a `fit`
@@ -85,8 +86,9 @@ class Recompilations(FitObserver):
         caller = type(self).__name__
         self.on_recompile = check.one_of(caller, "on_recompile", on_recompile, ("warn", "raise", "ignore"))
         self._is_fitting = False
-        self._found: list[_Found] = []
-        self._untold: list[_Found] = []
+        # With what the framework tells of their seconds, and those of the whole execution.
+        self._found: list[tuple[Compilation, float]] = []
+        self._untold: list[tuple[Compilation, float]] = []
         self._steps: dict[Step, _WatchedStep] = {}
 
     def __repr__(self) -> str:
@@ -103,11 +105,8 @@ class Recompilations(FitObserver):
             NothingMeasuredError: If no step has run.
         """
         if not any(step.runs for step in self._steps.values()):
-            raise NothingMeasuredError(
-                "There is nothing to report yet: no step has run. Write: model.fit(..., callbacks=[recompilations]), "
-                "then recompilations.report()"
-            )
-        return RecompilationsReport(tuple(self._compilation(found) for found in self._found), *self._cache)
+            raise nothing_yet("recompilations.report()")
+        return RecompilationsReport(tuple(self._known(*found) for found in self._found), *self._cache)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset, but for what the steps of this model were compiled for."""
@@ -159,7 +158,7 @@ class Recompilations(FitObserver):
         """Put the values into `logs`, and tell of the last execution."""
         self._look_for_short_batch("train")
         if logs is not None:
-            again = [self._compilation(found).seconds for found in self._found if found.reason.text]
+            again = [self._known(found, took).seconds for found, took in self._found if found.reason]
             logs.update({_COUNT: len(again), _SECONDS: sum(again)})
         self._tell()
 
@@ -181,8 +180,7 @@ class Recompilations(FitObserver):
             constants = _runtime.probes.constants_of(step.model)
             reason = step.see(execution.function, [types_of(batch) for batch in execution.batches()], constants)
             if compiled:
-                self._found.append(_Found(name, self._epoch, step.batch, compiled, took, reason))
-                self._untold += self._found[-1:] if reason.text else []
+                self._add(name, compiled, took, reason)
             if self._compiles_unseen(step):
                 step.count_rows(_runtime.progress.examples_seen(step.model), execution.steps)
             step.looked_at = step.runs + 1
@@ -203,39 +201,32 @@ class Recompilations(FitObserver):
         if step.times[-1] > 2 * statistics.median_low(step.times):
             reason = step.see_short_batch(_runtime.progress.examples_seen(step.model))
             if reason is not None:
-                self._found.append(_Found(name, self._epoch, step.batch, 0.0, step.times[-1], reason))
-                self._untold.append(self._found[-1])
+                self._add(name, 0.0, step.times[-1], reason)
 
-    def _compilation(self, found: _Found) -> Compilation:
+    def _add(self, name: Step, seconds: float, took: float, reason: Reason) -> None:
+        found = Compilation(name, self._epoch, self._steps[name].batch, seconds, *reason), took
+        self._found.append(found)
+        self._untold += [found] if reason.text else []
+
+    def _known(self, found: Compilation, took: float) -> Compilation:
         """Return what is known by now: on TensorFlow the usual time is known later."""
-        times, seconds = self._steps[found.step].times, found.compiled
-        if times and not self._watch.sees_compiler:
-            seconds = max(seconds, found.took - statistics.median_low(times))
-        return Compilation(found.step, found.epoch, found.batch, seconds, *found.reason)
+        times = self._steps[found.step].times
+        if not times or self._watch.sees_compiler:
+            return found
+        return dataclasses.replace(found, seconds=max(found.seconds, took - statistics.median_low(times)))
 
     def _tell(self) -> None:
         untold, self._untold = self._untold, []
         if self.on_recompile == "ignore":
             return
         for found in untold:
-            text = f"Recompilations: {self._compilation(found)}"
+            text = f"Recompilations: {self._known(*found)}"
             if self.on_recompile == "raise":
                 self.end_fit()
                 raise RecompilationError(text)
             self._told += 1
             if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
                 warnings.warn(text, KteWarning, stacklevel=3)
-
-
-class _Found(NamedTuple):
-    """An execution that compiled."""
-
-    step: Step
-    epoch: int
-    batch: int
-    compiled: float  # seconds that the framework tells
-    took: float  # seconds of the execution
-    reason: Reason
 
 
 class _WatchedStep:

@@ -236,7 +236,7 @@ def test_it_leaves_the_model_as_it_was(model, what):
 def test_report_and_repr():
     callback = kte.callbacks.Recompilations()
     assert repr(callback) == 'Recompilations(on_recompile="warn")'
-    with pytest.raises(kte.errors.NothingMeasuredError, match="no step has run"):
+    with pytest.raises(kte.errors.NothingMeasuredError, match="nothing measured yet"):
         callback.report()
     with pytest.raises(kte.errors.ArgumentError, match='Recompilations: `on_recompile` must be "warn", "raise" or'):
         kte.callbacks.Recompilations(on_recompile="stop")

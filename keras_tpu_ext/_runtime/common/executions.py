@@ -174,21 +174,17 @@ class Execution:
         raise NotImplementedError
 
 
-class TimedIterator:
-    """An iterator that calls `note` with the seconds that it took to get each item, or to find the end."""
-
-    def __init__(self, iterator: Iterator[Nest], clock: Callable[[], float], note: Callable[[float], object]) -> None:
-        self._iterator, self._clock, self._note = iterator, clock, note
-
-    def __iter__(self) -> TimedIterator:
-        return self
-
-    def __next__(self) -> Nest:
-        began = self._clock()
+def timed(iterator: Iterator[Nest], clock: Callable[[], float], note: Callable[[float], object]) -> Iterator[Nest]:
+    """Yield each item, after calling `note` with the seconds that it took to get it, or to find the end."""
+    while True:
+        began = clock()
         try:
-            return next(self._iterator)
+            item = next(iterator)
+        except StopIteration:
+            return
         finally:
-            self._note(self._clock() - began)
+            note(clock() - began)
+        yield item
 
 
 class Interception:
