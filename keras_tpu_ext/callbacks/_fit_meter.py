@@ -48,7 +48,7 @@ class EpochExecutions:
             self.started = begins[0][1]
         known = [*self._begins, *begins]
         self._begins = known[-2:]
-        return [_between(*pair) for pair in itertools.pairwise(known[:-1])]
+        return _between(known[:-1])
 
     def end(self, batch: int, now: float) -> None:
         """Add the end of the execution whose last batch is `batch`."""
@@ -68,11 +68,12 @@ class EpochExecutions:
             return []
         batch, begun = begins[-1]
         last = Execution(batch, self.last_batch + 1 - batch, self.ended - begun, self.ended)
-        return [_between(*pair) for pair in itertools.pairwise(begins)] + [last]
+        return [*_between(begins), last]
 
 
-def _between(first: tuple[int, float], second: tuple[int, float]) -> Execution:
-    return Execution(first[0], second[0] - first[0], second[1] - first[1], second[1])
+def _between(begins: list[tuple[int, float]]) -> list[Execution]:
+    pairs = itertools.pairwise(begins)
+    return [Execution(batch, later - batch, ended - begun, ended) for (batch, begun), (later, ended) in pairs]
 
 
 class ExampleCounter:
@@ -257,8 +258,7 @@ class FitMeter:
         self.completed += len(executions)
         if not counted:
             return
-        for execution in counted:
-            self.step_times.add(execution.steps, execution.seconds)
+        self.step_times.add([one.steps for one in counted], [one.seconds for one in counted])
         batches, samples = self.rates()
         if batches is not None:
             seconds = counted[-1].ended - self._began

@@ -25,6 +25,7 @@ from keras_tpu_ext.errors import KteWarning, RecompilationError
 _COUNT, _SECONDS = "recompilations/count", "recompilations/seconds"
 _MOST_WARNINGS = 5  # in a `fit`
 _MOST_TIMES = 1000  # of executions, for their median
+_MOST_OF_EPOCH = 20  # executions of an epoch that are watched where a graph reads its batches
 _FIRST = Reason("", "")
 
 
@@ -133,6 +134,7 @@ class Recompilations(FitObserver):
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Note the epoch."""
         self._epoch = epoch
+        self._steps["train"].begin_epoch()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Intercept the train function, which other callbacks may have replaced."""
@@ -148,6 +150,7 @@ class Recompilations(FitObserver):
         if self._is_fitting:
             self._look_for_short_batch("train")
             self._tell()
+            self._steps["test"].begin_epoch()
 
     def on_test_end(self, logs: dict[str, float] | None = None) -> None:
         """Tell of the last execution of a validation."""
@@ -167,9 +170,9 @@ class Recompilations(FitObserver):
         step.batch = batch
         if self._untold:
             self._tell()
-        if getattr(step.model, f"{name}_function") is None:
-            return  # a loop of the user's own, which has not made it yet
-        step.interception.begin()
+        function = getattr(step.model, f"{name}_function")
+        if function is not None and function is not step.known:  # a loop of the user's own may not have made it yet
+            step.interception.begin()
 
     def _run(self, name: Step, step: _WatchedStep, execution: Execution) -> Nest:
         """Run an execution, and look at it if it compiled."""
@@ -187,6 +190,11 @@ class Recompilations(FitObserver):
         else:
             step.times.append(took)
         step.runs += 1
+        step.of_epoch += 1
+        if step.of_epoch >= _MOST_OF_EPOCH and not self._watch.sees_compiler and not self._compiles_unseen(step):
+            # A graph that reads from one iterator is traced again only if it is made again.
+            step.interception.undo()
+            step.known = getattr(step.model, f"{name}_function")
         return result
 
     def _compiles_unseen(self, step: _WatchedStep) -> bool:
@@ -235,12 +243,17 @@ class _WatchedStep:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.interception: Interception
-        self.batch = self.runs = self.looked_at = 0
+        self.batch = self.runs = self.looked_at = self.of_epoch = 0
+        self.known: TrainFunction | None = None  # which needs no interception until the end of the epoch
         self.times: deque[float] = deque(maxlen=_MOST_TIMES)  # of executions that did not compile
         self._function: TrainFunction | None = None
         self._batches: list[Types] = []
         self._constants: dict[str, object] = {}
         self._rows, self._steps = 0.0, 1  # of a full batch, if they are counted, and of an execution
+
+    def begin_epoch(self) -> None:
+        """Note that its batches come from another iterator from now on."""
+        self.known, self.of_epoch = None, 0
 
     def see(self, function: TrainFunction, batches: list[Types], constants: dict[str, object]) -> Reason:
         """Remember an execution; return why it compiled if it did, and `_FIRST` if that was to be expected."""

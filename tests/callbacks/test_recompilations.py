@@ -143,6 +143,31 @@ def test_a_step_that_is_made_again_for_nothing_is_told(model):
     assert (epoch, reason) == (1, "the function of the step was made again, for equal batches and constants")
 
 
+class ChangesWithin(keras.callbacks.Callback):
+    """Has the step traced again in the middle of an epoch, and counts the executions that are intercepted."""
+
+    intercepted = 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 50:
+            self.model.get_layer("augment").strength += 1.0
+            function = self.model.make_train_function(force=True)
+            if function is not None:  # Keras 2
+                self.model.train_function = function
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.intercepted += hasattr(self.model.train_function, "by")
+
+
+@pytest.mark.runtimes("keras3_tf", "keras2_tf", reason="on JAX each execution may be compiled")
+def test_a_graph_is_watched_as_an_epoch_begins_and_where_it_is_made_again(model):
+    callback, changes = ignoring(), ChangesWithin()
+    fit(model, changes, callback, rows=1, count=60)
+    reason = "a Python constant changed: augment.strength 0.1 to 1.1"
+    assert again(callback) == [("train", 0, 50, reason)]
+    assert 0 < changes.intercepted < 25
+
+
 def test_it_raises_after_the_execution_that_was_compiled_again(model):
     callback = kte.callbacks.Recompilations(on_recompile="raise")
     fit(model, callback)

@@ -61,22 +61,20 @@ class JaxExecution(Execution):
     def run_watched(self, watch: CompileWatch) -> tuple[Nest, float]:
         """Make the call; return its result, and the seconds it compiled, without what its batches compile."""
         self._taken: list[Nest] = []
-        of_data = [0, 0.0]  # programs that its batches compile, and seconds
         programs, before = watch.programs, watch.seconds()
-        result = self._function(*self._args[:-1], self._watched_batches(watch, of_data))
+        result = self._function(*self._args[:-1], self._watched_batches(watch))
         # JAX also tells of a trace, of microseconds, where a new jit finds the program of an equal function.
-        compiled = watch.programs - programs - of_data[0]
-        return result, watch.seconds() - before - of_data[1] if compiled else 0.0
+        return result, watch.seconds() - before if watch.programs > programs else 0.0
 
-    def _watched_batches(self, watch: CompileWatch, of_data: list[float]) -> Iterator[Nest]:
+    def _watched_batches(self, watch: CompileWatch) -> Iterator[Nest]:
         while True:
-            programs, seconds = watch.programs, watch.seconds()
+            watch.is_paused = True
             try:
                 item = next(self._args[-1])
             except StopIteration:
                 return
-            of_data[0] += watch.programs - programs
-            of_data[1] += watch.seconds() - seconds
+            finally:
+                watch.is_paused = False
             self._taken.append(item)
             yield item
 
