@@ -38,13 +38,11 @@ class InputProbe:
         count: Number of executions to time.
         clock: Returns the time in seconds.
         waited: Seconds that a step has waited for its batch so far, which the probe saves.
-        note: Called with the seconds that it took to get all these batches.
     """
 
-    def __init__(
-        self, count: int, clock: Callable[[], float], waited: float, note: Callable[[float], object] = lambda _: None
-    ) -> None:
-        self._count, self._clock, self._waited, self._note = count, clock, waited, note
+    def __init__(self, count: int, clock: Callable[[], float], waited: float) -> None:
+        self._count, self._clock, self._waited = count, clock, waited
+        self.read_seconds = 0.0  # of the last `run`, that went into getting batches
         self.result: ProbedInput | None = None  # `None` before the end, or if it could not be measured
         self.done = False  # whether the probe is over
         self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
@@ -55,6 +53,7 @@ class InputProbe:
 
     def run(self, execution: Execution) -> Nest:
         """Run an execution; call this for each one until the probe is `done`."""
+        self.read_seconds = 0.0
         try:
             if self._ahead is None:
                 self._take_ahead(execution)
@@ -78,8 +77,7 @@ class InputProbe:
     def _take_ahead(self, execution: Execution) -> None:
         begin, self._stages = self._clock(), tuple(execution.stages())
         self._ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
-        self._cost = self._clock() - begin
-        self._note(self._cost)
+        self._cost = self.read_seconds = self._clock() - begin
 
     def _run_on(self, execution: Execution, ahead: BatchesAhead) -> Nest:
         """Run an execution on its batches; the first one is not timed, and one after the last raises their error."""
@@ -125,16 +123,13 @@ class ProbeSchedule:
         is_cheap = cost <= _MAX_COST * (self._clock() - self._probed_at)
         self.may_begin = is_cheap and not self.refused and not has_enough
 
-    def next(
-        self, execution: Execution, step_seconds: float, waited: float, note: Callable[[float], object]
-    ) -> InputProbe | None:
+    def next(self, execution: Execution, step_seconds: float, waited: float) -> InputProbe | None:
         """Return the probe that begins with this execution, if one does.
 
         Args:
             execution: The execution.
             step_seconds: Seconds of a step so far.
             waited: Seconds of these for which it waited for its batch.
-            note: Called with the seconds that it takes to get the batches.
         """
         batch, executions = self._batch, self._executions
         steps = execution.steps
@@ -146,7 +141,7 @@ class ProbeSchedule:
         if self.was_growing or executions < _WARMUP or (remaining is not None and remaining <= count):
             return None
         self.may_begin = False
-        return InputProbe(count, self._clock, waited, note)
+        return InputProbe(count, self._clock, waited)
 
     def end(self, probe: InputProbe) -> None:
         """Note the end of a probe."""

@@ -236,20 +236,15 @@ class FitLedger(Hooks):
         if self._probe is not None and not self.executions and not self._probe.may_go_on_with(execution):
             self._close_probe()  # the last epoch ended in it, and this one begins with other data
         if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
-            self._probe = self.probes.next(execution, *self._step_and_wait(), note=self._note_probe)
+            self._probe = self.probes.next(execution, *self._step_and_wait())
         probe = self._probe
         self._reads_in_graph = execution.reads_in_graph
         if probe is not None or execution.reads_in_graph:
             self._begin(sampled=sampled)
         try:
-            if probe is not None:
-                result = probe.run(execution)
-            else:
-                result = execution.run_reading(self._buckets.clock, lambda read: self._read(read, sampled))
+            result = self._run(execution, probe, sampled=sampled)
         finally:
             self._steps.end_call()
-            if probe is not None and probe.done:
-                self._close_probe()
         output = execution.output_of(result)
         if sampled:
             began = self._buckets.clock()
@@ -269,8 +264,15 @@ class FitLedger(Hooks):
             self._interception.undo()
         return result
 
-    def _note_probe(self, seconds: float) -> None:
-        self._steps.read(seconds, inside=True)
+    def _run(self, execution: Execution, probe: InputProbe | None, *, sampled: bool) -> Nest:
+        if probe is None:
+            return execution.run_reading(self._buckets.clock, lambda read: self._read(read, sampled))
+        try:
+            return probe.run(execution)
+        finally:
+            self._steps.read(probe.read_seconds, inside=True)
+            if probe.done:
+                self._close_probe()
 
     def _read(self, seconds: float, sampled: bool) -> None:
         """Note that batches have been read, of which the first come before the devices can go on."""

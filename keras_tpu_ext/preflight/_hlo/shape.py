@@ -81,10 +81,10 @@ def parse_shape(text: str) -> Shape:
     memory_space = _MEMORY_SPACE.search(rest)
     return Shape(
         dtype=found["dtype"],
-        dimensions=_integers(found["dimensions"].replace("<=", "")),
-        minor_to_major=_integers(order),
+        dimensions=integers(found["dimensions"].replace("<=", "")),
+        minor_to_major=integers(order),
         tiles=tuple(
-            _integers(tile.replace("*", "1")) for tile in re.findall(r"\(([^)]*)\)", tiles[1] if tiles else "")
+            integers(tile.replace("*", "1")) for tile in re.findall(r"\(([^)]*)\)", tiles[1] if tiles else "")
         ),
         memory_space=int(memory_space[1]) if memory_space else 0,
     )
@@ -97,7 +97,8 @@ def _bits(dtype: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _integers(text: str) -> tuple[int, ...]:
+def integers(text: str) -> tuple[int, ...]:
+    """Return the integers between commas."""
     return tuple(int(number) for number in text.split(",") if number)
 
 
