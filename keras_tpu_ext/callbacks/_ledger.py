@@ -15,7 +15,7 @@ from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
 from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
-from keras_tpu_ext.callbacks._step_costs import Cycle, NotedCycle, Rows, StepClock, StepCosts, divided
+from keras_tpu_ext.callbacks._step_costs import Cycle, Noted, Rows, StepClock, StepCosts, divided
 
 _MOST_NOTED = 64  # cycles that are divided together, in a fraction of the time
 _IDLE = Cycle._fields.index(IDLE)
@@ -78,7 +78,7 @@ class FitLedger(Hooks):
         self._all, self._in_graph, self._traced = StepCosts(), StepCosts(), StepCosts()
         self._reads_in_graph = False
         # Cycles not divided yet, each with whether it is steady, and whether its batches were read in the graph.
-        self._noted: deque[tuple[NotedCycle, bool, bool]] = deque()
+        self._noted: deque[tuple[Noted, bool, bool]] = deque()
         self._dividing = threading.Lock()  # on JAX a hook in another thread may ask for the seconds
         self.recent: Rows = np.zeros((0, len(Cycle._fields)))  # the last cycles
         self._window = window
@@ -315,7 +315,7 @@ class FitLedger(Hooks):
                 self._costs.add(steady)
                 self.recent = np.concatenate([self.recent, steady])[-self._window :]
 
-    def _divided(self, noted: list[NotedCycle], in_graph: list[bool]) -> Rows:
+    def _divided(self, noted: list[Noted], in_graph: list[bool]) -> Rows:
         cycles, of_hooks = divided(noted)
         self._all.add(cycles)
         self._of_callbacks += of_hooks.sum(axis=0)

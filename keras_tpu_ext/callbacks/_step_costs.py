@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 Rows = np.ndarray[Any, np.dtype[np.float64]]  # of cycles, each with the numbers of a `Cycle`
+Noted = tuple[float, ...]  # the measurements of a cycle that has not been divided yet
 
 
 class Cycle(NamedTuple):
@@ -75,20 +76,6 @@ class StepCosts:
         return each._replace(training=each.training - waiting, input=each.input + waiting)
 
 
-class NotedCycle(NamedTuple):
-    """The measurements of a cycle, in seconds, that has not been divided yet."""
-
-    steps: int
-    computing: bool  # whether the devices still computed at its end
-    total: float
-    in_call: float
-    compiled: float
-    read_before: float  # reading batches after the call
-    read_inside: float  # and within it
-    tail: float  # the devices compute after the call
-    hooks: tuple[float, ...]  # of each callback
-
-
 class StepClock:
     """Notes the time of steps: calls, reading batches, hooks of callbacks, and compiling.
 
@@ -134,10 +121,10 @@ class StepClock:
         else:
             self._read_before += seconds
 
-    def end_cycle(self, steps: int, *, computing: bool) -> NotedCycle:
-        """End a cycle now; `computing` says whether the devices still compute."""
+    def end_cycle(self, steps: int, *, computing: bool) -> Noted:
+        """End a cycle now, and return its measurements; `computing` says whether the devices still compute."""
         self.ended, compiled, before = self._clock(), self._compiled(), self._compiled_before
-        noted = NotedCycle(
+        noted = (
             steps,
             computing,
             self.ended - self.called,
@@ -146,7 +133,7 @@ class StepClock:
             self._read_before,
             self._read_inside,
             self.tail,
-            tuple(self._hooks),
+            *self._hooks,
         )
         self._compiled_before = compiled
         self._hooks[:] = self._zeros
@@ -154,14 +141,16 @@ class StepClock:
         return noted
 
 
-def divided(noted: Sequence[NotedCycle]) -> tuple[Rows, Rows]:
+def divided(noted: Sequence[Noted]) -> tuple[Rows, Rows]:
     """Return what cycles were spent on, and what part of it each callback's hooks took.
 
     While the devices compute it is training, whatever the host does: for as long as they are known to, and for all of
     a cycle if they still do at its end.
     """
-    of_hooks = np.array([one.hooks for one in noted])
-    steps, computing, total, in_call, compiled, reading, inside, tail = np.array([one[:-1] for one in noted]).T
+    rows = np.array(noted, float)
+    # All of a cycle, its call, compiling, reading batches after the call and within it, and computing after it.
+    steps, computing, total, in_call, compiled, reading, inside, tail = rows[:, :8].T
+    of_hooks = rows[:, 8:]
     in_call, inside = np.where(computing, total, in_call), np.where(computing, 0.0, inside)
     after = total - in_call
     reading = np.minimum(reading, after)
