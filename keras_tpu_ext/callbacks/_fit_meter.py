@@ -87,7 +87,7 @@ class ExampleCounter:
         self.per_step: float | None = batch_size  # examples per step, or `None` while they are not known
         # Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
         self.mismatch: tuple[float, int] | None = None
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._untrusted_per_step = untrusted_per_step
         self.start_epoch()
 
@@ -97,11 +97,6 @@ class ExampleCounter:
         self._examples = 0.0
         self._was_reset = False
         self._sizes: list[float] = []  # examples per step, as the readings of this epoch show them
-
-    @property
-    def needs_readings(self) -> bool:
-        """Whether examples per step have to be read from the model."""
-        return self._batch_size is None
 
     def read(self, steps: int, examples: float | None) -> None:
         """Take a reading: `examples` after `steps` whole steps of this epoch."""
@@ -125,8 +120,8 @@ class ExampleCounter:
     def total(self, steps: int, examples: float | None) -> float | None:
         """Return the examples in the epoch's `steps` steps; `examples` is the model's count, if it has one."""
         counted = examples if examples is not None and examples > steps * self._untrusted_per_step else None
-        if self._batch_size is not None:
-            return self._total_of_given(self._batch_size, steps, counted)
+        if self.batch_size is not None:
+            return self._total_of_given(self.batch_size, steps, counted)
         if examples is None:
             return self.estimate(steps)
         self._was_reset = self._was_reset or (counted is not None and counted < self._least(steps))
@@ -197,7 +192,7 @@ class FitMeter:
         after_warmup = self.begun - 1 - self._warmup
         if after_warmup >= self._next_reading:
             if batch:
-                examples = read_examples() if self.examples.needs_readings else None
+                examples = read_examples() if self.examples.batch_size is None else None
                 self._reading = (batch, examples, after_warmup == 0)
             self._next_reading = after_warmup + self._spacing
         self.defer_until, self.max_pending = now + _DEFER_SECONDS, self._warmup + self._next_reading - self.begun

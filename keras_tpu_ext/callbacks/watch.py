@@ -180,20 +180,16 @@ class Watch(Looking):
         most = (self.params or {}).get("steps") or sys.maxsize
         for batch, loss in ends[:taken]:
             end = min(batch + self._after_end, most)
-            if math.isfinite(loss):
-                self._compare(end, loss)
-            elif self._first_bad is None:
+            spike = self._spike_finder.add(self._epoch, end, loss) if self.on_spike else None
+            if spike is not None:
+                self._spikes.append(spike)
+                self._tell(str(spike), stops=self.on_spike == "stop")
+            if self._first_bad is None and not math.isfinite(loss):
                 self._first_bad = self._batches
             self._batches = end
         if (self._must_look or is_last) and self._found is None:
             self._must_look = False
             self._check(is_last=is_last)
-
-    def _compare(self, end: int, loss: float) -> None:
-        spike = None if self.on_spike is None else self._spike_finder.add(self._epoch, end, loss)
-        if spike is not None:
-            self._spikes.append(spike)
-            self._tell(str(spike), stops=self.on_spike == "stop")
 
     def _check(self, *, is_last: bool) -> None:
         """Tell the first loss or weight that is not finite, if there is one by now."""
