@@ -170,8 +170,7 @@ class Recompilations(FitObserver):
         step.batch = batch
         if self._untold:
             self._tell()
-        function = getattr(step.model, f"{name}_function")
-        if function is not None and function is not step.known:  # a loop of the user's own may not have made it yet
+        if getattr(step.model, f"{name}_function") is not step.known:
             step.interception.begin()
 
     def _run(self, name: Step, step: _WatchedStep, execution: Execution) -> Nest:

@@ -199,9 +199,12 @@ class Interception:
 
     def begin(self) -> None:
         """Intercept, unless the model's function is this one, or calls it."""
-        if self.is_in_place():
+        function: Any = getattr(self._model, self._name)
+        inner = function
+        while function is not self._intercepted and hasattr(function, "inner"):
+            function = function.inner
+        if function is self._intercepted:  # both are `None` where it has not been made yet
             return
-        inner = getattr(self._model, self._name)
 
         def intercepted(*args: Iterator[Nest]) -> Nest:
             is_undone = self._intercepted is not intercepted
@@ -210,13 +213,6 @@ class Interception:
         intercepted.by, intercepted.inner = self, inner  # type: ignore[attr-defined]
         self._intercepted = intercepted
         setattr(self._model, self._name, intercepted)
-
-    def is_in_place(self) -> bool:
-        """Return True if the model's function still is this one, or calls it."""
-        function: Any = getattr(self._model, self._name, None)
-        while function is not self._intercepted and hasattr(function, "inner"):
-            function = function.inner
-        return function is not None and function is self._intercepted
 
     def undo(self) -> None:
         """Stop intercepting."""
