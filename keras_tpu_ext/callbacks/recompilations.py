@@ -190,11 +190,17 @@ class Recompilations(FitObserver):
             step.times.append(took)
         step.runs += 1
         step.of_epoch += 1
-        if step.of_epoch >= _MOST_OF_EPOCH and not self._watch.sees_compiler and not self._compiles_unseen(step):
-            # A graph that reads from one iterator is traced again only if it is made again.
+        if step.of_epoch >= _MOST_OF_EPOCH and self._is_one_graph(name, step.model):
             step.interception.undo()
             step.known = getattr(step.model, f"{name}_function")
         return result
+
+    def _is_one_graph(self, name: Step, model: Model) -> bool:
+        """Return whether each execution of an epoch is the same graph, traced again only if it is made again."""
+        maker = getattr(type(model), f"make_{name}_function")
+        is_users = maker.__module__.partition(".")[0] not in ("keras", "tf_keras", "keras_tpu_ext")
+        is_compiled = self._watch.sees_compiler or getattr(model, "jit_compile", False)
+        return not (is_users or is_compiled or model.run_eagerly)
 
     def _compiles_unseen(self, step: _WatchedStep) -> bool:
         """Return whether XLA may compile a graph again, which no watch sees."""
