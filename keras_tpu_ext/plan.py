@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,7 +111,7 @@ def _planned_here(
     """Return the plan for this machine without its saves, how long one save takes, and how that was found."""
     built = _built(model)
     with here.restoring(built) if built is model else contextlib.nullcontext():
-        costs = here.costs_here(built, data, validation, epochs, time.perf_counter)
+        costs = here.costs_here(built, data, validation, epochs)
     report = PlanReport(built.name, target, epochs, data.steps, data.batch_size, tuple(costs))
     return report, functools.partial(saves.measured_save, built), "the model was saved here, to measure it"
 

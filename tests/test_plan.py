@@ -17,11 +17,13 @@ from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepCosts
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.machine.tpu_hosts import host_vcpus
+from keras_tpu_ext.preflight import _batch
+from keras_tpu_ext.preflight._batch import Rate
 from keras_tpu_ext.preflight._published import FILE
 from keras_tpu_ext.preflight.results import Fault, MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.tools.plan import here, on_tpu, saves
-from keras_tpu_ext.tools.plan.data import PlannedData, Rate
+from keras_tpu_ext.tools.plan.data import PlannedData
 from keras_tpu_ext.tools.plan.report import Cost, PlanReport, Seconds
 from kind_of_keras import IS_KERAS2
 from preflight.reports import TIME, report
@@ -54,7 +56,7 @@ class Batches(_runtime.PyDataset):
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(here, "_SECONDS", 0.05)
-    monkeypatch.setattr("keras_tpu_ext.tools.plan.data._MEASURE_SECONDS", 0.02)
+    monkeypatch.setattr(_batch, "_MEASURE_SECONDS", 0.02)
 
 
 def state(model):
@@ -132,6 +134,14 @@ class Sleeping(_runtime.PyDataset):
         return X[:16], Y[:16]
 
 
+@pytest.mark.gate_on("keras3_jax")
+def test_data_that_are_slower_than_they_are_measured_for_are_measured_by_one_batch(monkeypatch):
+    monkeypatch.setattr(_batch, "_MEASURE_SECONDS", 0.001)
+    found = PlannedData("data", Sleeping(4), None, None).rate()
+    assert 0.005 <= found.seconds < 0.5
+    assert found.examples == 16
+
+
 def test_long_epochs_and_validations_are_ended_early(monkeypatch):
     monkeypatch.setattr(here, "_SECONDS", 1.6)  # on TensorFlow it takes some 40 steps to know what one waits
     began = time.perf_counter()
@@ -144,7 +154,7 @@ def test_long_epochs_and_validations_are_ended_early(monkeypatch):
 
 
 def part(seconds, epochs, cycles, *, probes=(), **done):
-    made = here.Part(None, 100, 50, 1.0, time.perf_counter)
+    made = here.Part(None, 100, 50, 1.0)
     made.epochs = epochs
     made._done.update(done)
     costs = StepCosts([Cycle(1, *each) for each in cycles])

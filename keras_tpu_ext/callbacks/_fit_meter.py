@@ -48,7 +48,7 @@ class EpochExecutions:
             self.started = begins[0][1]
         known = [*self._begins, *begins]
         self._begins = known[-2:]
-        return [_between(*pair) for pair in itertools.pairwise(known[:-1])]
+        return _between(known[:-1])
 
     def end(self, batch: int, now: float) -> None:
         """Add the end of the execution whose last batch is `batch`."""
@@ -68,11 +68,12 @@ class EpochExecutions:
             return []
         batch, begun = begins[-1]
         last = Execution(batch, self.last_batch + 1 - batch, self.ended - begun, self.ended)
-        return [_between(*pair) for pair in itertools.pairwise(begins)] + [last]
+        return [*_between(begins), last]
 
 
-def _between(first: tuple[int, float], second: tuple[int, float]) -> Execution:
-    return Execution(first[0], second[0] - first[0], second[1] - first[1], second[1])
+def _between(begins: list[tuple[int, float]]) -> list[Execution]:
+    pairs = itertools.pairwise(begins)
+    return [Execution(batch, later - batch, ended - begun, ended) for (batch, begun), (later, ended) in pairs]
 
 
 class ExampleCounter:
@@ -86,7 +87,7 @@ class ExampleCounter:
         self.per_step: float | None = batch_size  # examples per step, or `None` while they are not known
         # Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
         self.mismatch: tuple[float, int] | None = None
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._untrusted_per_step = untrusted_per_step
         self.start_epoch()
 
@@ -96,11 +97,6 @@ class ExampleCounter:
         self._examples = 0.0
         self._was_reset = False
         self._sizes: list[float] = []  # examples per step, as the readings of this epoch show them
-
-    @property
-    def needs_readings(self) -> bool:
-        """Whether examples per step have to be read from the model."""
-        return self._batch_size is None
 
     def read(self, steps: int, examples: float | None) -> None:
         """Take a reading: `examples` after `steps` whole steps of this epoch."""
@@ -124,8 +120,8 @@ class ExampleCounter:
     def total(self, steps: int, examples: float | None) -> float | None:
         """Return the examples in the epoch's `steps` steps; `examples` is the model's count, if it has one."""
         counted = examples if examples is not None and examples > steps * self._untrusted_per_step else None
-        if self._batch_size is not None:
-            return self._total_of_given(self._batch_size, steps, counted)
+        if self.batch_size is not None:
+            return self._total_of_given(self.batch_size, steps, counted)
         if examples is None:
             return self.estimate(steps)
         self._was_reset = self._was_reset or (counted is not None and counted < self._least(steps))
@@ -196,7 +192,7 @@ class FitMeter:
         after_warmup = self.begun - 1 - self._warmup
         if after_warmup >= self._next_reading:
             if batch:
-                examples = read_examples() if self.examples.needs_readings else None
+                examples = read_examples() if self.examples.batch_size is None else None
                 self._reading = (batch, examples, after_warmup == 0)
             self._next_reading = after_warmup + self._spacing
         self.defer_until, self.max_pending = now + _DEFER_SECONDS, self._warmup + self._next_reading - self.begun
@@ -257,8 +253,7 @@ class FitMeter:
         self.completed += len(executions)
         if not counted:
             return
-        for execution in counted:
-            self.step_times.add(execution.steps, execution.seconds)
+        self.step_times.add([one.steps for one in counted], [one.seconds for one in counted])
         batches, samples = self.rates()
         if batches is not None:
             seconds = counted[-1].ended - self._began

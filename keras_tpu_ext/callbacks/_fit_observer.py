@@ -24,8 +24,12 @@ def nothing_yet(call: str, *, needs: str = "") -> NothingMeasuredError:
     )
 
 
-class FitObserver(_runtime.keras.callbacks.Callback):
-    """The base of callbacks that are told when a `fit` begins and ends, and whose hooks of batches only look."""
+class Looking(_runtime.keras.callbacks.Callback):
+    """The base of callbacks whose hooks of batches only look, and do not mind executions of several batches.
+
+    Keras on JAX goes on dispatching beside them, and calls the hook after a batch in another thread. There they must
+    not touch the model, whose arrays the next execution consumes; anywhere, `self.model` copies the state back.
+    """
 
     async_safe = True
     wants_every_batch = False
@@ -33,6 +37,13 @@ class FitObserver(_runtime.keras.callbacks.Callback):
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
         self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
+
+
+class FitObserver(Looking):
+    """The base of callbacks that are told when a `fit` begins and ends."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(clock)
         _runtime.progress.watch_fits(_observe)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -40,10 +51,14 @@ class FitObserver(_runtime.keras.callbacks.Callback):
         _runtime.progress.watch_fits(_observe)  # a copy may be in another process
 
     def begin_fit(self, callbacks: list[Any], began: float) -> None:
-        """Note all callbacks of a `fit`, before any is called, and the `time.perf_counter` of its first line."""
+        """Note all callbacks of a `fit`, before any is called, and when it came to its first line, by `clock`."""
 
     def end_fit(self) -> None:
         """Note that `fit` has ended, also by an error."""
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """End also where this is a loop of the user's own."""
+        self.end_fit()
 
 
 class LedgerUser(FitObserver):
@@ -66,7 +81,7 @@ def _observe(model: Model, callbacks: list[Callback], began: float, at_end: cont
         ledger = FitLedger(
             model,
             found,
-            began,
+            _by_clock(began, users[0].clock),
             clock=users[0].clock,
             window=max(user.window for user in users),
             probes=any(user.wants_probes for user in users),
@@ -75,6 +90,11 @@ def _observe(model: Model, callbacks: list[Callback], began: float, at_end: cont
         for user in users:
             user._ledger = ledger
     for one in observers:
-        one.begin_fit(found, began)
+        one.begin_fit(found, _by_clock(began, one.clock))
         at_end.callback(one.end_fit)
-    return [ledger.hooks] if users else callbacks
+    return [ledger] if users else callbacks
+
+
+def _by_clock(began: float, clock: Callable[[], float]) -> float:
+    """Return what a clock showed at a time of `time.perf_counter`."""
+    return clock() - (time.perf_counter() - began)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -29,30 +30,19 @@ class Hooks:
     Args:
         callbacks: The callbacks.
         buckets: What is charged.
-        before: What to call before all hooks of a name.
-        after: What to call after them.
     """
 
-    def __init__(
-        self,
-        callbacks: Sequence[Callback],
-        buckets: Buckets,
-        *,
-        before: Mapping[str, Callable[[], None]],
-        after: Mapping[str, Callable[[], None]],
-    ) -> None:
+    def __init__(self, callbacks: Sequence[Callback], buckets: Buckets) -> None:
         self.callbacks = list(callbacks)
-        self.buckets = list(map(bucket_of, callbacks))
+        self.names = list(map(bucket_of, callbacks))  # of the bucket of each
         self.of_batches = [0.0] * len(callbacks)  # seconds of each callback
-        self._charged, self._thread = buckets, get_ident()
+        self._buckets, self._clock, self._thread = buckets, buckets.clock, get_ident()
         self.find_doing()
-        for name in _HOOKS:
-            hook = self._timed_of_batches(name) if name in _OF_BATCHES else self._timed(name)
-            if name in before:
-                hook = _after(before[name], hook)
-            if name in after:
-                hook = _before(after[name], hook)
-            setattr(self, name, hook)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name not in _HOOKS:
+            raise AttributeError(name)
+        return functools.partial(self._call_of_batch if name in _OF_BATCHES else self._call, name)
 
     def set_params(self, params: Any) -> None:
         """Pass the parameters on."""
@@ -64,37 +54,28 @@ class Hooks:
         for callback in self.callbacks:
             callback.set_model(model)
 
-    def _timed(self, name: str) -> Callable[..., None]:
-        charged, callbacks = self._charged, self.callbacks
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
+        buckets = self._buckets
+        buckets.open(buckets.bucket)
+        began = self._clock()
+        for bucket, one in zip(self.names, self.callbacks, strict=True):
+            getattr(one, name)(*args, **kwargs)  # which a callback may have set just now
+            now = self._clock()
+            buckets.charge(bucket, now - began)
+            began = now
 
-        def hook(*args: Any, **kwargs: Any) -> None:
-            charged.open(charged.bucket)
-            began = charged.clock()
-            for i, one in enumerate(callbacks):
-                getattr(one, name)(*args, **kwargs)  # which a callback may have set just now
-                now = charged.clock()
-                charged.charge(self.buckets[i], now - began)
-                began = now
-
-        return hook
-
-    def _timed_of_batches(self, name: str) -> Callable[..., None]:
-        clock, seconds, thread = self._charged.clock, self.of_batches, self._thread
-
-        def hook(*args: Any, **kwargs: Any) -> None:
-            doing = self._doing[name]
-            if not doing or get_ident() != thread:  # Keras on JAX may call it beside the next step
-                for _, one in doing:
-                    getattr(one, name)(*args, **kwargs)
-                return
-            began = clock()
-            for i, one in doing:
+    def _call_of_batch(self, name: str, *args: Any, **kwargs: Any) -> None:
+        doing, clock, seconds = self._doing[name], self._clock, self.of_batches
+        if not doing or get_ident() != self._thread:  # Keras on JAX may call it beside the next step
+            for _, one in doing:
                 getattr(one, name)(*args, **kwargs)
-                now = clock()
-                seconds[i] += now - began
-                began = now
-
-        return hook
+            return
+        began = clock()
+        for i, one in doing:
+            getattr(one, name)(*args, **kwargs)
+            now = clock()
+            seconds[i] += now - began
+            began = now
 
     def find_doing(self) -> None:
         """Find the callbacks whose hooks of batches do something, to call only these in the next epoch."""
@@ -112,19 +93,3 @@ def _does(callback: Callback, name: str) -> bool:
 def all_of(callbacks: Sequence[Any]) -> list[Any]:
     """Return the callbacks of a `fit`, also those that `Hooks` stand for."""
     return [one for given in callbacks for one in (given.callbacks if isinstance(given, Hooks) else [given])]
-
-
-def _after(before: Callable[[], None], hook: Callable[..., None]) -> Callable[..., None]:
-    def called(*args: Any, **kwargs: Any) -> None:
-        before()
-        hook(*args, **kwargs)
-
-    return called
-
-
-def _before(after: Callable[[], None], hook: Callable[..., None]) -> Callable[..., None]:
-    def called(*args: Any, **kwargs: Any) -> None:
-        hook(*args, **kwargs)
-        after()
-
-    return called

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
@@ -38,72 +38,63 @@ class InputProbe:
         count: Number of executions to time.
         clock: Returns the time in seconds.
         waited: Seconds that a step has waited for its batch so far, which the probe saves.
-        note: Called with the seconds that it took to get all these batches.
     """
 
-    def __init__(
-        self, count: int, clock: Callable[[], float], waited: float, note: Callable[[float], object] = lambda _: None
-    ) -> None:
-        self._count, self._clock, self._waited, self._note = count, clock, waited, note
+    def __init__(self, count: int, clock: Callable[[], float], waited: float) -> None:
+        self._count, self._clock, self._waited = count, clock, waited
+        self.read_seconds = 0.0  # of the last `run`, that went into getting batches
         self.result: ProbedInput | None = None  # `None` before the end, or if it could not be measured
         self.done = False  # whether the probe is over
         self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
         self._ahead: BatchesAhead | None = None
-        self._executions = self._measure()
-        next(self._executions)
+        self._stages: tuple[Stage, ...] = ()
+        self._cost = self._seconds = 0.0  # of taking the batches, and of the executions that are timed
+        self._ran = 0  # executions
 
     def run(self, execution: Execution) -> Nest:
         """Run an execution; call this for each one until the probe is `done`."""
+        self.read_seconds = 0.0
         try:
-            return self._executions.send(execution)
-        except _DataEndedError as ended:
-            self.done = True
-            raise StopIteration from ended
+            if self._ahead is None:
+                self._take_ahead(execution)
+            if self._ahead is not None:
+                return self._run_on(execution, self._ahead)
+            result = execution.run()  # raises if the data has ended
+            self.refused = self.done = True
+            return result
         except BaseException:  # including TensorFlow's signal that the data has ended
             self.done = True
             raise
 
     def close(self) -> None:
         """Let go of the pipeline: an iterator that nobody frees can keep TensorFlow from ending the process."""
-        self._executions.close()
         self._ahead = None
 
     def may_go_on_with(self, execution: Execution) -> bool:
         """Return whether the batches taken ahead are those of this execution."""
         return self._ahead is None or execution.goes_on_after(self._ahead)
 
-    def _measure(self) -> Generator[Nest, Execution, None]:
-        """Get each execution and yield its result."""
-        execution = yield None
-        begin, stages = self._clock(), tuple(execution.stages())
-        ahead = self._ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
-        cost = self._clock() - begin
-        self._note(cost)
-        if ahead is None:
-            result = _call(execution.run)  # raises if the data has ended
-            self.refused = self.done = True
-            yield result
-            return
-        result = _call(execution.run_on, ahead)
-        execution.wait_for(result)
-        seconds = 0.0
-        for i in range(1, ahead.executions):
-            execution = yield result
-            begin = self._clock()
-            result = _call(execution.run_on, ahead)
-            if i == ahead.executions - 1:
-                execution.wait_for(result)
-            seconds += self._clock() - begin
+    def _take_ahead(self, execution: Execution) -> None:
+        begin, self._stages = self._clock(), tuple(execution.stages())
+        self._ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
+        self._cost = self.read_seconds = self._clock() - begin
+
+    def _run_on(self, execution: Execution, ahead: BatchesAhead) -> Nest:
+        """Run an execution on its batches; the first one is not timed, and one after the last raises their error."""
+        begin = self._clock()
+        result = execution.run_on(ahead)
+        self._ran += 1
+        if self._ran in (1, ahead.executions):
+            execution.wait_for(result)
+        if self._ran > 1:
+            self._seconds += self._clock() - begin
         timed = ahead.batches - ahead.steps_of_first
-        if timed > 0:
-            compute_seconds = seconds / timed
-            own = _pipeline_seconds(ahead, compute_seconds)
-            self.result = ProbedInput(compute_seconds, own, max(cost - self._waited * ahead.batches, 0.0), stages)
-        if ahead.error is not None:
-            execution = yield result
-            _call(execution.run_on, ahead)  # raises the error
-        self.done = True
-        yield result
+        if self._ran == ahead.executions and timed > 0:
+            compute = self._seconds / timed
+            cost = max(self._cost - self._waited * ahead.batches, 0.0)
+            self.result = ProbedInput(compute, _pipeline_seconds(ahead, compute), cost, self._stages)
+        self.done = self._ran >= ahead.executions + (ahead.error is not None)
+        return result
 
 
 class ProbeSchedule:
@@ -132,16 +123,13 @@ class ProbeSchedule:
         is_cheap = cost <= _MAX_COST * (self._clock() - self._probed_at)
         self.may_begin = is_cheap and not self.refused and not has_enough
 
-    def next(
-        self, execution: Execution, step_seconds: float, waited: float, note: Callable[[float], object]
-    ) -> InputProbe | None:
+    def next(self, execution: Execution, step_seconds: float, waited: float) -> InputProbe | None:
         """Return the probe that begins with this execution, if one does.
 
         Args:
             execution: The execution.
             step_seconds: Seconds of a step so far.
             waited: Seconds of these for which it waited for its batch.
-            note: Called with the seconds that it takes to get the batches.
         """
         batch, executions = self._batch, self._executions
         steps = execution.steps
@@ -153,7 +141,7 @@ class ProbeSchedule:
         if self.was_growing or executions < _WARMUP or (remaining is not None and remaining <= count):
             return None
         self.may_begin = False
-        return InputProbe(count, self._clock, waited, note)
+        return InputProbe(count, self._clock, waited)
 
     def end(self, probe: InputProbe) -> None:
         """Note the end of a probe."""
@@ -168,18 +156,6 @@ class ProbeSchedule:
         of_epoch = self._steps // steps if self._steps else self._of_last_epoch
         wanted = math.ceil(_PROBE_SECONDS / (step_seconds * steps)) if step_seconds else _MAX_TIMED
         return max(math.ceil(_MIN_STEPS / steps), min(wanted, _MAX_TIMED, int(of_epoch * _MAX_PART)))
-
-
-class _DataEndedError(Exception):
-    """Replaces a `StopIteration` inside a generator, which may not raise one."""
-
-
-def _call(call: Callable[..., Nest], *args: BatchesAhead) -> Nest:
-    """Call `call` inside a generator; the end of the data becomes a `_DataEndedError`."""
-    try:
-        return call(*args)
-    except StopIteration as ended:
-        raise _DataEndedError from ended
 
 
 def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:

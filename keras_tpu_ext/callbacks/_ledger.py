@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution
@@ -14,9 +15,10 @@ from keras_tpu_ext._runtime.common.types import Callback, Model, Nest
 from keras_tpu_ext.callbacks._buckets import CHECKPOINT, COMPILE, IDLE, INPUT, STARTUP, TRAINING, VALIDATION, Buckets
 from keras_tpu_ext.callbacks._hooks import Hooks
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbeSchedule
-from keras_tpu_ext.callbacks._step_costs import Cycle, NotedCycle, StepClock, StepCosts
+from keras_tpu_ext.callbacks._step_costs import Cycle, Noted, Rows, StepClock, StepCosts, divided
 
 _MOST_NOTED = 64  # cycles that are divided together, in a fraction of the time
+_IDLE = Cycle._fields.index(IDLE)
 _WARMUP = 3  # executions of an epoch: they start with empty buffers, or compile; after each it waits for the devices
 
 
@@ -31,8 +33,8 @@ class _Ran(NamedTuple):
     is_done: bool  # whether the devices have been waited for
 
 
-class FitLedger:
-    """Watches one `fit`, by its executions and its callbacks' hooks.
+class FitLedger(Hooks):
+    """Watches one `fit`, by its executions and its callbacks' hooks, which Keras calls through it.
 
     On JAX the host reads batches, so waiting is timed as it happens. On TensorFlow a step reads its batch in its
     graph: an `InputProbe` times steps on batches that are ready, and what steps take beyond that is waiting. After it
@@ -41,9 +43,9 @@ class FitLedger:
     Args:
         model: The model.
         callbacks: All callbacks of this `fit`.
-        began: The `time.perf_counter` of its first line.
+        began: When it came to its first line, by the clock.
         clock: Returns the time in seconds.
-        window: Number of executions in `recent`.
+        window: Number of cycles in `recent`.
         probes: Whether to probe the input even if waiting can be timed without it.
     """
 
@@ -58,27 +60,11 @@ class FitLedger:
         probes: bool,
     ) -> None:
         self._probes_all = probes
-        self.began = clock() - (time.perf_counter() - began)
+        self.began = began
         self._ended: float | None = None
         self._compiles = _runtime.probes.watch_compiles()
-        self._buckets = Buckets(clock, self._compiles.seconds, self.began, STARTUP)
-        self.hooks = Hooks(
-            callbacks,
-            self._buckets,
-            before={
-                "on_epoch_begin": self._begin_epoch,
-                "on_train_batch_end": self._end_execution,
-                "on_test_begin": self._begin_validation,
-                "on_epoch_end": self._end_training,
-            },
-            after={
-                "on_epoch_begin": lambda: self._buckets.open(INPUT),
-                "on_train_batch_begin": self._expect_execution,
-                "on_test_end": lambda: self._buckets.open(IDLE),
-                "on_train_end": self._end_epochs,
-            },
-        )
-        self._steps = StepClock(clock, self._compiles.seconds, self.hooks.of_batches)
+        super().__init__(callbacks, Buckets(clock, self._compiles.seconds, self.began, STARTUP))
+        self._steps = StepClock(clock, self._compiles.seconds, self.of_batches)
         # Steps of an epoch, if they are known.
         self._known_steps = next((one.params.get("steps") for one in callbacks if getattr(one, "params", None)), None)
         self.probes = ProbeSchedule(clock, self._known_steps)
@@ -88,13 +74,15 @@ class FitLedger:
         self._expects_execution = False  # or else a callback runs one, as with `train_on_batch`
         self._in_steps = False  # whether `_steps` has the time, and not `_buckets`
         self._is_behind = False  # whether the devices had not done the execution before when they got the last one
-        # Executions that read batches in their graph, and those of them that were traced.
-        self._in_graph, self._traced = StepCosts(), StepCosts()
+        # All executions, those that read batches in their graph, and those that were traced and do.
+        self._all, self._in_graph, self._traced = StepCosts(), StepCosts(), StepCosts()
         self._reads_in_graph = False
         # Cycles not divided yet, each with whether it is steady, and whether its batches were read in the graph.
-        self._noted: deque[tuple[NotedCycle, bool, bool]] = deque()
+        self._noted: deque[tuple[Noted, bool, bool]] = deque()
         self._dividing = threading.Lock()  # on JAX a hook in another thread may ask for the seconds
-        self._recent: deque[Cycle] = deque(maxlen=window)
+        self.recent: Rows = np.zeros((0, len(Cycle._fields)))  # the last cycles
+        self._window = window
+        self._of_callbacks = np.zeros(len(self.names))  # those of each callback's hooks of batches
         self._start_epoch()
 
     def _start_epoch(self) -> None:
@@ -112,12 +100,6 @@ class FitLedger:
         return self._costs
 
     @property
-    def recent(self) -> tuple[Cycle, ...]:
-        """The last cycles."""
-        self._divide()
-        return tuple(self._recent)
-
-    @property
     def compute_seconds(self) -> float | None:
         """Seconds of a step whose batch is ready, if steps read in their graph, and if it is known."""
         return self.probes.found[-1].compute_seconds if self._reads_in_graph and self.probes.found else None
@@ -126,7 +108,7 @@ class FitLedger:
     def costliest_callback(self) -> str:
         """The bucket of the callback whose hooks of batches take longest; empty if there is none."""
         self._divide()
-        seconds = dict(zip(self.hooks.buckets, self._steps.of_callbacks, strict=True))
+        seconds = dict(zip(self.names, self._of_callbacks.tolist(), strict=True))
         return max(seconds, key=lambda bucket: seconds[bucket], default="")
 
     @property
@@ -137,17 +119,16 @@ class FitLedger:
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each bucket until now, or until the end of `fit`."""
         self._divide()
-        now, sums, in_graph = self.now(), self._steps.sums, self._in_graph
-        found = self._buckets.until(self._epoch_began if self._in_steps else now)
-        of_steps = [(TRAINING, sums.training), (INPUT, sums.input), (IDLE, sums.idle), (COMPILE, sums.compile)]
-        running = (TRAINING, now - self._steps.called if self._in_steps else 0.0)
-        of_callbacks = zip(self.hooks.buckets, self._steps.of_callbacks, strict=True)
-        for bucket, seconds in (*of_steps, running, *of_callbacks):
-            found[bucket] = found.get(bucket, 0.0) + seconds
+        now, in_graph, traced = self.now(), self._in_graph.sums, self._traced.sums
+        found = defaultdict(float, self._buckets.until(self._epoch_began if self._in_steps else now))
+        found[TRAINING] += now - self._steps.called if self._in_steps else 0.0
+        of_steps = ((bucket, getattr(self._all.sums, bucket)) for bucket in (TRAINING, INPUT, IDLE, COMPILE))
+        for bucket, seconds in (*of_steps, *zip(self.names, self._of_callbacks.tolist(), strict=True)):
+            found[bucket] += seconds
         if in_graph.steps:
             # What an execution that is traced takes beyond others is in the compiler, which tells nothing.
             step = in_graph.training / in_graph.steps
-            _move(found, COMPILE, self._traced.training - step * self._traced.steps)
+            _move(found, COMPILE, traced.training - step * traced.steps)
             if self.compute_seconds is not None:
                 _move(found, INPUT, in_graph.training - self.compute_seconds * in_graph.steps)
         return {bucket: seconds for bucket, seconds in found.items() if seconds > 0}
@@ -168,14 +149,18 @@ class FitLedger:
         self._buckets.open(self._buckets.bucket)
         self._ended = self._buckets.clock()
 
-    def _begin_epoch(self) -> None:
+    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Open the epoch; what follows its hooks gets a batch."""
         self.probes.begin_epoch(self.executions)
-        self.hooks.find_doing()
+        self.find_doing()
         self._start_epoch()
         self._buckets.open(IDLE)
+        self._call("on_epoch_begin", *args, **kwargs)
+        self._buckets.open(INPUT)
 
-    def _expect_execution(self) -> None:
-        """Intercept the train function, which a callback may have made anew, unless its hooks tell enough."""
+    def on_train_batch_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Intercept the train function, which a hook may have made anew, unless its hooks tell enough."""
+        self._call_of_batch("on_train_batch_begin", *args, **kwargs)
         if self._like_it is not None:
             not_counted = self._like_it.steps if self._ran is None else self._ran.steps + self._like_it.steps
             if not self._is_last(not_counted):
@@ -184,20 +169,39 @@ class FitLedger:
         self._like_it, self._expects_execution = None, True
         self._interception.begin()
 
-    def _end_execution(self) -> None:
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """Note that an execution has ended that is not intercepted."""
         if self._like_it is not None and self._ran is None:
             self._steps.end_call()
             self._ran = self._like_it
             self.executions += 1
+        self._call_of_batch("on_train_batch_end", *args, **kwargs)
+
+    def on_test_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Charge a validation, its hooks aside."""
+        self._end_training(before=VALIDATION)
+        self._buckets.open(VALIDATION)
+        self._call("on_test_begin", *args, **kwargs)
+
+    def on_test_end(self, *args: Any, **kwargs: Any) -> None:
+        """Close the validation."""
+        self._call("on_test_end", *args, **kwargs)
+        self._buckets.open(IDLE)
+
+    def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Close the steps, if no validation has."""
+        self._end_training()
+        self._call("on_epoch_end", *args, **kwargs)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        """Charge what `fit` does after its last hook, which is to wait for a checkpoint if there is one."""
+        self._call("on_train_end", *args, **kwargs)
+        self._buckets.open(CHECKPOINT if CHECKPOINT in self.names else IDLE)
+        self._interception.undo()
 
     def _is_last(self, steps: int) -> bool:
         """Return whether an execution is known to be the last one of the epoch."""
         return self._known_steps is not None and self.steps_of_epoch + steps >= self._known_steps
-
-    def _begin_validation(self) -> None:
-        self._end_training(before=VALIDATION)
-        self._buckets.open(VALIDATION)
 
     def _end_training(self, before: str = IDLE) -> None:
         """Wait for the devices at the end of an epoch's steps, unless Keras has, to read the metrics.
@@ -210,22 +214,18 @@ class FitLedger:
             ran.execution.wait_for(ran.output)
             self._divide()
             in_graph = ran.in_graph and ran.steps == 1  # or else the last may have run fewer
-            cycle = self._divided(self._steps.end_cycle(ran.steps, computing=computing), in_graph)
+            cycles = self._divided([self._steps.end_cycle(ran.steps, computing=computing)], [in_graph])
+            idle, cycles[0, _IDLE] = float(cycles[0, _IDLE]), 0.0
             if self._is_behind and ran.is_steady:  # it has the time of all that were dispatched ahead
-                self._costs.add(cycle._replace(idle=0.0), waits_for_all=True)
-            self._steps.sums.idle -= cycle.idle
-            self._buckets.add(before, cycle.idle)
+                self._costs.add(cycles, waits_for_all=True)
+            self._buckets.add(IDLE, -idle)
+            self._buckets.add(before, idle)
         if self._in_steps:
             self._in_steps = False
             self._buckets.skip(self._steps.ended)
             if ran is None:  # the data ended within a call
                 self._buckets.bucket = INPUT
                 self._buckets.open(IDLE)
-
-    def _end_epochs(self) -> None:
-        """Charge what `fit` does after the last hook, which is to wait for a checkpoint if there is one."""
-        self._buckets.open(CHECKPOINT if CHECKPOINT in self.hooks.buckets else IDLE)
-        self._interception.undo()
 
     def _around(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
@@ -236,20 +236,15 @@ class FitLedger:
         if self._probe is not None and not self.executions and not self._probe.may_go_on_with(execution):
             self._close_probe()  # the last epoch ended in it, and this one begins with other data
         if self._probe is None and (execution.reads_in_graph or self._probes_all) and self.probes.may_begin:
-            self._probe = self.probes.next(execution, *self._step_and_wait(), note=self._note_probe)
+            self._probe = self.probes.next(execution, *self._step_and_wait())
         probe = self._probe
         self._reads_in_graph = execution.reads_in_graph
         if probe is not None or execution.reads_in_graph:
             self._begin(sampled=sampled)
         try:
-            if probe is not None:
-                result = probe.run(execution)
-            else:
-                result = execution.run_reading(self._buckets.clock, lambda read: self._read(read, sampled))
+            result = self._run(execution, probe, sampled=sampled)
         finally:
             self._steps.end_call()
-            if probe is not None and probe.done:
-                self._close_probe()
         output = execution.output_of(result)
         if sampled:
             began = self._buckets.clock()
@@ -269,8 +264,15 @@ class FitLedger:
             self._interception.undo()
         return result
 
-    def _note_probe(self, seconds: float) -> None:
-        self._steps.read(seconds, inside=True)
+    def _run(self, execution: Execution, probe: InputProbe | None, *, sampled: bool) -> Nest:
+        if probe is None:
+            return execution.run_reading(self._buckets.clock, lambda read: self._read(read, sampled))
+        try:
+            return probe.run(execution)
+        finally:
+            self._steps.read(probe.read_seconds, inside=True)
+            if probe.done:
+                self._close_probe()
 
     def _read(self, seconds: float, sampled: bool) -> None:
         """Note that batches have been read, of which the first come before the devices can go on."""
@@ -298,7 +300,7 @@ class FitLedger:
 
     def _enter_steps(self) -> None:
         """Begin the first execution of an epoch."""
-        for bucket, seconds in zip(self.hooks.buckets, self._steps.drop(), strict=True):
+        for bucket, seconds in zip(self.names, self._steps.drop(), strict=True):
             self._buckets.charge(bucket, seconds)
         self._buckets.open(IDLE)  # what it took to get a batch is in `input`
         self._in_steps, self._epoch_began, self._is_behind = True, self._buckets.clock(), False
@@ -306,18 +308,22 @@ class FitLedger:
     def _divide(self) -> None:
         """Add the cycles that have only been noted."""
         with self._dividing:
-            while self._noted:
-                noted, is_steady, in_graph = self._noted.popleft()
-                cycle = self._divided(noted, in_graph)
-                if is_steady:
-                    self._costs.add(cycle)
-                    self._recent.append(cycle)
+            taken = [self._noted.popleft() for _ in range(len(self._noted))]
+            if taken:
+                noted, is_steady, in_graph = map(list, zip(*taken, strict=True))
+                steady = self._divided(noted, in_graph)[is_steady]
+                self._costs.add(steady)
+                self.recent = np.concatenate([self.recent, steady])[-self._window :]
 
-    def _divided(self, noted: NotedCycle, in_graph: bool) -> Cycle:
-        cycle = self._steps.divide(noted)
-        if in_graph:
-            (self._traced if cycle.compile else self._in_graph).add(cycle)
-        return cycle
+    def _divided(self, noted: list[Noted], in_graph: list[bool]) -> Rows:
+        cycles, of_hooks = divided(noted)
+        self._all.add(cycles)
+        self._of_callbacks += of_hooks.sum(axis=0)
+        read_in_graph = cycles[in_graph]
+        is_traced = read_in_graph[:, -1] > 0
+        self._traced.add(read_in_graph[is_traced])
+        self._in_graph.add(read_in_graph[~is_traced])
+        return cycles
 
     def _step_and_wait(self) -> tuple[float, float]:
         """Return the seconds of a step, and those that it waits; 0 as long as they are not known."""
@@ -335,4 +341,4 @@ def _move(seconds: dict[str, float], bucket: str, part: float) -> None:
     """Move a part of `training` to another bucket."""
     part = min(max(part, 0.0), seconds[TRAINING])
     seconds[TRAINING] -= part
-    seconds[bucket] = seconds.get(bucket, 0.0) + part
+    seconds[bucket] += part

@@ -34,11 +34,12 @@ class View(NamedTuple):
 
 
 class Screen:
-    """Where a view is shown."""
+    """Where a view is shown: here in a line for each epoch, elsewhere in place of the last view."""
 
     def show(self, view: View, *, epoch_ended: bool) -> None:
-        """Show a view in place of the last one."""
-        raise NotImplementedError
+        """Show a view."""
+        if epoch_ended:
+            print(line(view), flush=True)
 
     def close(self) -> None:
         """Leave the last view as it is."""
@@ -73,7 +74,7 @@ def screen() -> Screen:
     if getattr(shell, "kernel", None) is not None:
         return _Notebook()
     is_terminal = sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
-    return _Terminal() if is_terminal else _Lines()
+    return _Terminal() if is_terminal else Screen()
 
 
 def _rate(unit: str) -> Callable[[float], str]:
@@ -137,14 +138,6 @@ def rich_table(view: View) -> Any:
     for row in view.rows:
         made.add_row(*map(Text, row))
     return made
-
-
-class _Lines(Screen):
-    """A line for each epoch."""
-
-    def show(self, view: View, *, epoch_ended: bool) -> None:
-        if epoch_ended:
-            print(line(view), flush=True)
 
 
 def line(view: View) -> str:

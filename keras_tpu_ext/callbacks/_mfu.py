@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime, hardware
 from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._rates import BATCHES_PER_SEC, SAMPLES_PER_SEC
 from keras_tpu_ext.machine.gpu_table import gpu_peak
 
@@ -111,7 +111,9 @@ class DeviceRates:
         self.has_mfu = flops_per_sample is not None and self._peak.flops is not None
         # Whether FLOPs are still to be counted.
         self.needs_flops = self.has_mfu and flops_per_sample == "auto" and model is not None
-        self._counter = FlopsCounter(model)
+        self._model = model
+        self._interception: Interception | None = None
+        self._batches: list[Nest] | None = None  # of an execution, once one has run
         if self._peak.flops is None and self._peak.source:
             self.warnings["peak"] = _NO_PEAK.format(name=self._peak.source)
 
@@ -146,8 +148,11 @@ class DeviceRates:
         return ("samples per second and device", 1 / self.devices) if self.devices > 1 else None
 
     def count_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
-        """Count the FLOPs of a step, once an execution has run."""
-        if not self._counter.is_ready():
+        """Count the FLOPs of a step; until an execution has run, only intercept the next one, to see its batch."""
+        if self._batches is None:
+            if self._interception is None:
+                self._interception = _runtime.probes.intercept_executions(self._model, self._intercept)
+                self._interception.begin()
             return
         batch_size = self._batch_size
         examples = read_examples() if batch_size is None else None
@@ -155,17 +160,28 @@ class DeviceRates:
             batch_size = round(examples / steps)
         self.needs_flops = False
         try:
-            self.counted = self._counter.count(batch_size)
+            self.counted = _count_flops(self._model, self._batches, batch_size)
         except UncountableError as error:
             self.has_mfu = False
             self.warnings["flops"] = _NO_FLOPS.format(why=error)
         else:
             self.flops_per_sample = self.counted.per_sample
 
+    def _intercept(self, execution: Execution) -> Nest:
+        self._undo()
+        result, _ = execution.run_watched(CompileWatch())
+        self._batches = execution.batches()
+        return result
+
     def stop(self) -> None:
         """Stop waiting for an execution to count."""
         self.needs_flops = False
-        self._counter.stop()
+        self._undo()
+
+    def _undo(self) -> None:
+        if self._interception is not None:
+            self._interception.undo()
+            self._interception = None
 
     def _mfu(self, samples: float) -> float | None:
         """Return the MFU at this many samples per second, also if it is above 1; `None` if not known."""
@@ -185,49 +201,20 @@ class DeviceRates:
         )
 
 
-class FlopsCounter:
-    """Intercepts one execution of a `fit` to see its batch, and then counts the FLOPs of a step."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._interception: Interception | None = None
-        self._has_run = False
-        self._batch: Nest | None = None
-
-    def is_ready(self) -> bool:
-        """Whether an execution has run; if none has, intercept the next one."""
-        if not self._has_run and self._interception is None:
-            self._interception = _runtime.probes.intercept_executions(self._model, self._intercept)
-            self._interception.begin()
-        return self._has_run
-
-    def count(self, batch_size: int | None) -> FlopsCount:
-        """Count for a batch of that many examples over all replicas, if known, or raise an `UncountableError`."""
-        if self._batch is None:
-            raise UncountableError("its data does not say what a batch is like")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the step is traced a second time, and has already warned
-                found = _runtime.probes.count_flops(self._model, self._batch, batch_size or _DEFAULT_BATCH_SIZE)
-        except UncountableError:
-            raise
-        except Exception as error:  # the user's code runs here, and can raise anything
-            text = str(error).strip().partition("\n")[0]
-            why = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
-            raise UncountableError(why) from error
-        if not found.per_sample:
-            raise UncountableError("no product and no convolution can be seen in it")
-        return found
-
-    def stop(self) -> None:
-        """Stop intercepting."""
-        if self._interception is not None:
-            self._interception.undo()
-            self._interception = None
-
-    def _intercept(self, execution: Execution) -> Nest:
-        self.stop()
-        result, _ = execution.run_watched(CompileWatch())
-        self._batch = next(iter(execution.batches()), None)
-        self._has_run = True
-        return result
+def _count_flops(model: Model, batches: Sequence[Nest], batch_size: int | None) -> FlopsCount:
+    """Count for a batch of that many examples over all replicas, if known, or raise an `UncountableError`."""
+    if not batches:
+        raise UncountableError("its data does not say what a batch is like")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the step is traced a second time, and has already warned
+            found = _runtime.probes.count_flops(model, batches[0], batch_size or _DEFAULT_BATCH_SIZE)
+    except UncountableError:
+        raise
+    except Exception as error:  # the user's code runs here, and can raise anything
+        text = str(error).strip().partition("\n")[0]
+        why = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
+        raise UncountableError(why) from error
+    if not found.per_sample:
+        raise UncountableError("no product and no convolution can be seen in it")
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -81,17 +81,13 @@ class StepTimes:
     def __len__(self) -> int:
         return len(self._seconds)
 
-    def add(self, steps: int, seconds: float) -> None:
-        """Add an execution; its steps share its seconds evenly."""
-        self._steps.append(steps)
-        self._seconds.append(seconds)
-
-    def executions(self, first: int = 0) -> list[tuple[int, float]]:
-        """Return the steps and seconds of each execution from the one at index `first` on."""
-        return list(zip(self._steps[first:], self._seconds[first:], strict=True))
+    def add(self, steps: Iterable[int], seconds: Iterable[float]) -> None:
+        """Add executions; the steps of one share its seconds evenly."""
+        self._steps.extend(steps)
+        self._seconds.extend(seconds)
 
     def totals(self, first: int = 0) -> tuple[int, float]:
-        """Return the steps and seconds of these together."""
+        """Return the steps and seconds of the executions from the one at index `first` on."""
         return sum(self._steps[first:]), sum(self._seconds[first:])
 
     def rate(self, first: int = 0) -> float | None:

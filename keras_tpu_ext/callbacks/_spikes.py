@@ -6,6 +6,8 @@ import collections
 import dataclasses
 import math
 
+import numpy as np
+
 _FEWEST = 20  # losses before the first verdict
 _OFTEN = 20  # losses between two computations of the limit
 _AS_SIGMA = 1.4826  # of a normal distribution, by its median absolute deviation
@@ -80,12 +82,11 @@ class SpikeFinder:
 
     def _set_limits(self) -> None:
         self._since_limit = 0
-        scaled = sorted(self._losses)
-        is_positive = scaled[0] > 0
-        if is_positive:
-            scaled = [math.log(loss) for loss in scaled]
+        losses = np.sort(self._losses)
+        is_positive = losses[0] > 0
+        scaled = np.log(losses) if is_positive else losses
         median = scaled[len(scaled) // 2]
-        deviation = _AS_SIGMA * sorted(abs(one - median) for one in scaled)[len(scaled) // 2]
+        deviation = _AS_SIGMA * np.sort(abs(scaled - median))[len(scaled) // 2]
         distance = self._threshold * max(deviation, _LEAST if is_positive else _LEAST * abs(median))
-        limits = median, median + distance, median + distance / 2
-        self._median, self._limit, self._end = map(math.exp, limits) if is_positive else limits
+        limits = np.array([median, median + distance, median + distance / 2])
+        self._median, self._limit, self._end = (np.exp(limits) if is_positive else limits).tolist()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Rows = np.ndarray[Any, np.dtype[np.float64]]  # of cycles, each with the numbers of a `Cycle`
+Noted = tuple[float, ...]  # the measurements of a cycle that has not been divided yet
 
 
 class Cycle(NamedTuple):
@@ -20,7 +25,7 @@ class Cycle(NamedTuple):
     @property
     def total(self) -> float:
         """All seconds."""
-        return self.training + self.input + self.callbacks + self.idle + self.compile
+        return sum(self[1:])
 
 
 class StepCosts:
@@ -32,70 +37,50 @@ class StepCosts:
 
     _ENOUGH = 10
 
-    def __init__(self, cycles: Collection[Cycle] = ()) -> None:
-        self.executions = self.steps = 0
-        self.training = self.input = self.callbacks = self.idle = self.compile = 0.0
-        self._longest = 0.0
-        self._cycle: Cycle | None = None
-        for cycle in cycles:
-            self.add(cycle)
+    def __init__(self, cycles: ArrayLike = ()) -> None:
+        self.executions = 0
+        self._sums = self._longest = np.zeros(len(Cycle._fields))
+        self._longest_step, self._leaves_out = 0.0, True
+        self.add(np.reshape(np.asarray(cycles, float), (-1, len(Cycle._fields))))
 
-    def add(self, cycle: Cycle, *, waits_for_all: bool = False) -> None:
-        """Add an execution; with `waits_for_all` it has the time of others, and none is left out."""
-        steps, training, waiting, callbacks, idle, compiling = cycle
-        self.executions += 1
-        self.steps += steps
-        self.training += training
-        self.input += waiting
-        self.callbacks += callbacks
-        self.idle += idle
-        self.compile += compiling
-        total = (training + waiting + callbacks + idle + compiling) / steps
-        if waits_for_all:
-            self._longest, self._cycle = math.inf, None
-        elif total > self._longest:
-            self._longest, self._cycle = total, cycle
+    @property
+    def sums(self) -> Cycle:
+        """All seconds of all executions."""
+        return Cycle(*self._sums.tolist())
+
+    def add(self, cycles: Rows, *, waits_for_all: bool = False) -> None:
+        """Add executions; with `waits_for_all` they have the time of others, and none is left out."""
+        if not len(cycles):
+            return
+        self.executions += len(cycles)
+        self._sums = self._sums + cycles.sum(axis=0)
+        self._leaves_out = self._leaves_out and not waits_for_all
+        of_steps = cycles[:, 1:].sum(axis=1) / cycles[:, 0]
+        longest = of_steps.argmax()
+        if of_steps[longest] > self._longest_step:
+            self._longest_step, self._longest = of_steps[longest], cycles[longest].copy()
 
     def per_step(self, compute_seconds: float | None = None) -> Cycle | None:
         """Return the seconds of a step, or `None` if there are none.
 
         `compute_seconds` are those of a step whose batch is ready, if steps read their batches in their graph.
         """
-        steps, *sums = self.steps, self.training, self.input, self.callbacks, self.idle, self.compile
-        if self.executions >= self._ENOUGH and self._cycle is not None:
-            less, *seconds = self._cycle
-            steps, sums = steps - less, [all_of - one for all_of, one in zip(sums, seconds, strict=True)]
+        leaves_out = self.executions >= self._ENOUGH and self._leaves_out
+        steps, *seconds = (self._sums - self._longest if leaves_out else self._sums).tolist()
         if not steps:
             return None
-        each = Cycle(1, *(seconds / steps for seconds in sums))
+        each = Cycle(1, *(one / steps for one in seconds))
         if compute_seconds is None:
             return each
         waiting = max(each.training - compute_seconds, 0.0)
         return each._replace(training=each.training - waiting, input=each.input + waiting)
 
 
-class NotedCycle(NamedTuple):
-    """The measurements of a cycle, in seconds, that has not been divided yet."""
-
-    steps: int
-    computing: bool  # whether the devices still computed at its end
-    total: float
-    in_call: float
-    compiled: float
-    read_before: float  # reading batches after the call
-    read_inside: float  # and within it
-    tail: float  # the devices compute after the call
-    hooks: tuple[float, ...]  # of each callback
-
-
 class StepClock:
-    """Divides the time of steps: calls, reading batches, hooks of callbacks, compiling, and the rest.
-
-    While the devices compute it is training, whatever the host does: for as long as they are known to, and for all of
-    a cycle if they still do at its end.
+    """Notes the time of steps: calls, reading batches, hooks of callbacks, and compiling.
 
     After a step the processor's caches hold other things, so that Python takes several times as long as in a loop of
-    its own: between steps a cycle is only noted, and `divide` is for many of them at once.
+    its own: between steps a cycle is only noted, and `divided` is for many of them at once.
 
     Args:
         clock: Returns the time in seconds.
@@ -105,13 +90,10 @@ class StepClock:
 
     def __init__(self, clock: Callable[[], float], compiled: Callable[[], float], hooks: list[float]) -> None:
         self._clock, self._compiled, self._hooks = clock, compiled, hooks
-        self.sums = StepCosts()
-        self.of_callbacks = [0.0] * len(hooks)
-        self._zeros = tuple(self.of_callbacks)
+        self._zeros = (0.0,) * len(hooks)
         self.tail = 0.0  # seconds for which the devices compute after a call
-        self.called = self.ended = (
-            0.0  # when the last call began, in which devices get their work, and the last cycle
-        )
+        # When the last call began, in which devices get their work, and when the last cycle ended.
+        self.called = self.ended = 0.0
         self._returned = self._compiled_before = 0.0
         self._read_before = self._read_inside = 0.0
 
@@ -139,10 +121,10 @@ class StepClock:
         else:
             self._read_before += seconds
 
-    def end_cycle(self, steps: int, *, computing: bool) -> NotedCycle:
-        """End a cycle now; `computing` says whether the devices still compute."""
+    def end_cycle(self, steps: int, *, computing: bool) -> Noted:
+        """End a cycle now, and return its measurements; `computing` says whether the devices still compute."""
         self.ended, compiled, before = self._clock(), self._compiled(), self._compiled_before
-        noted = NotedCycle(
+        noted = (
             steps,
             computing,
             self.ended - self.called,
@@ -151,49 +133,43 @@ class StepClock:
             self._read_before,
             self._read_inside,
             self.tail,
-            tuple(self._hooks),
+            *self._hooks,
         )
         self._compiled_before = compiled
         self._hooks[:] = self._zeros
         self._read_before = self._read_inside = 0.0
         return noted
 
-    def divide(self, noted: NotedCycle) -> Cycle:
-        """Return what a cycle was spent on, and add it to the sums."""
-        in_hooks = sum(noted.hooks)
-        if noted.computing:
-            compiling = min(noted.compiled, noted.total)
-            cycle = Cycle(noted.steps, noted.total - compiling, 0.0, 0.0, 0.0, compiling)
-        else:
-            cycle = _divided(noted, in_hooks)
-        if cycle.callbacks:
-            part = cycle.callbacks / in_hooks
-            for i, seconds in enumerate(noted.hooks):
-                self.of_callbacks[i] += part * seconds
-        self.sums.add(cycle)
-        return cycle
 
+def divided(noted: Sequence[Noted]) -> tuple[Rows, Rows]:
+    """Return what cycles were spent on, and what part of it each callback's hooks took.
 
-def _divided(noted: NotedCycle, in_hooks: float) -> Cycle:
-    """Return a cycle at whose end the devices wait."""
-    steps, _, total, in_call, compiled, reading, inside, tail, _ = noted
+    While the devices compute it is training, whatever the host does: for as long as they are known to, and for all of
+    a cycle if they still do at its end.
+    """
+    rows = np.array(noted, float)
+    # All of a cycle, its call, compiling, reading batches after the call and within it, and computing after it.
+    steps, computing, total, in_call, compiled, reading, inside, tail = rows[:, :8].T
+    of_hooks = rows[:, 8:]
+    in_call, inside = np.where(computing, total, in_call), np.where(computing, 0.0, inside)
     after = total - in_call
-    reading = min(reading, after)
-    idle = max(after - in_hooks - reading, 0.0)
-    training, in_hooks, compiling = max(in_call - inside, 0.0), min(in_hooks, after), 0.0
-    if compiled:
-        # What compiles is the call, or else the data, a callback, or Keras.
-        compiling = rest = min(compiled, total)
-        training, rest = max(training - rest, 0.0), max(rest - training, 0.0)
-        inside, rest = max(inside - rest, 0.0), max(rest - inside, 0.0)
-        in_hooks, rest = max(in_hooks - rest, 0.0), max(rest - in_hooks, 0.0)
-        idle, rest = max(idle - rest, 0.0), max(rest - idle, 0.0)
-        compiling -= rest
-    if tail:
-        # The devices go on beside hooks, then beside the rest, then beside reading.
-        covered = min(tail, in_hooks + idle + reading)
-        training += covered
-        in_hooks, covered = max(in_hooks - covered, 0.0), max(covered - in_hooks, 0.0)
-        idle, covered = max(idle - covered, 0.0), max(covered - idle, 0.0)
-        reading = max(reading - covered, 0.0)
-    return Cycle(steps, training, reading + inside, in_hooks, idle, compiling)
+    reading = np.minimum(reading, after)
+    idle = np.maximum(after - of_hooks.sum(axis=1) - reading, 0.0)
+    training, in_hooks = np.maximum(in_call - inside, 0.0), np.minimum(of_hooks.sum(axis=1), after)
+    compiling = np.minimum(compiled, total)
+    # What compiles is the call, or else the data, a callback, or Keras.
+    compiling -= _take(compiling, training, inside, in_hooks, idle)
+    # The devices go on beside hooks, then beside the rest, then beside reading.
+    training += tail - _take(tail, in_hooks, idle, reading)
+    cycles = np.stack([steps, training, reading + inside, in_hooks, idle, compiling], axis=1)
+    part = in_hooks / np.maximum(of_hooks.sum(axis=1), np.finfo(float).tiny)
+    return cycles, of_hooks * part[:, None]
+
+
+def _take(seconds: Rows, *parts: Rows) -> Rows:
+    """Take seconds from the first of some parts, in place, then from the next; return those that none of them has."""
+    for part in parts:
+        taken = np.minimum(part, seconds)
+        part -= taken
+        seconds = seconds - taken
+    return seconds

@@ -65,8 +65,8 @@ def _origin(op: Op, names: LayerNames) -> Origin:
 def _moments(device: Device, window: Span) -> Iterator[_Moment]:
     """Yield the moments of a window, in order."""
     spans = [(op.span, line, op) for line, ops in enumerate(device.lines) for op in ops]
-    changes: list[tuple[int, bool, int, Op]] = []
     program = len(device.lines), Op(Span(0, 0), "")
+    changes: list[tuple[int, bool, int, Op]] = [(window.end, True, *program)]  # which ends the last moment
     for span, line, op in [*spans, *((span, *program) for span in device.programs)]:
         begin, end = max(span.begin, window.begin), min(span.end, window.end)
         if begin < end:
@@ -75,12 +75,7 @@ def _moments(device: Device, window: Span) -> Iterator[_Moment]:
     now = window.begin
     for time, begins, line, op in sorted(changes, key=lambda change: change[:2]):
         if time > now:
-            yield _moment(time - now, stacks)
+            on_top = [stack[-1] for stack in stacks[:-1] if stack]
+            yield _Moment((time - now) * _PICOSECONDS, on_top, in_program=bool(stacks[-1]))
             now = time
         stacks[line].append(op) if begins else stacks[line].remove(op)
-    if window.end > now:
-        yield _moment(window.end - now, stacks)
-
-
-def _moment(picoseconds: int, stacks: list[list[Op]]) -> _Moment:
-    return _Moment(picoseconds * _PICOSECONDS, [stack[-1] for stack in stacks[:-1] if stack], bool(stacks[-1]))

@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext.callbacks._fit_observer import Looking
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
@@ -19,7 +20,7 @@ from keras_tpu_ext.resume.saver import is_not_finite
 from keras_tpu_ext.resume.storage import folder_of
 
 
-class AutoResume(_runtime.keras.callbacks.Callback):
+class AutoResume(Looking):
     """Saves the state of a training, so that the same program, started again, resumes where it stopped.
 
     Training ends as if it had never been interrupted: with the same weights, history and callback decisions, from the
@@ -82,10 +83,6 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         print("done" if resume.finished else "start this program again")
         ```
     """
-
-    # On JAX Keras calls the hook after a batch in another thread, where it only notes a number.
-    async_safe = True
-    wants_every_batch = False
 
     def __init__(
         self,
@@ -180,11 +177,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
             self._fit.end()
 
 
-class _BeforeOthers(_runtime.keras.callbacks.Callback):
+class _BeforeOthers(Looking):
     """Stands before the other callbacks of a `fit`."""
-
-    async_safe = True
-    wants_every_batch = False
 
     def __init__(self, fit: ResumableFit) -> None:
         super().__init__()

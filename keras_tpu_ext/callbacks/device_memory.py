@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
-from keras_tpu_ext.callbacks._fit_observer import nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import READINGS, DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
@@ -29,7 +29,7 @@ _LEAK = (
 )
 
 
-class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
+class DeviceMemory(Looking, Plotted):
     """Shows how much memory of the devices is in use, and tells which arrays grow without end.
 
     Puts `device_memory/in_use_gib` into `logs`, and `device_memory/peak_gib` and `device_memory/limit_gib` where they
@@ -66,20 +66,14 @@ class DeviceMemory(Plotted, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    # The hooks after batches only write into `logs`, so Keras on JAX may go on dispatching meanwhile.
-    async_safe = True
-    wants_every_batch = False
-
     def __init__(
         self,
         *,
         on_leak: Literal["warn", "raise", "ignore"] = "warn",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__()
-        caller = type(self).__name__
-        self.on_leak = check.one_of(caller, "on_leak", on_leak, ("warn", "raise", "ignore"))
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
+        super().__init__(clock)
+        self.on_leak = check.one_of(type(self).__name__, "on_leak", on_leak, ("warn", "raise", "ignore"))
         self._report: DeviceMemoryReport | None = None
         self._logs: dict[str, float] = {}
 

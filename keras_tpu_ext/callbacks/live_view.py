@@ -77,7 +77,7 @@ class LiveView(FitObserver):
 
     def begin_fit(self, callbacks: list[Any], began: float) -> None:
         """Note the deadline."""
-        self._began = self.clock() - (time.perf_counter() - began)
+        self._began = began
         self._deadline = next((one.deadline_s for one in callbacks if isinstance(one, AutoResume)), None)
         has_bar = any(isinstance(one, _runtime.keras.callbacks.ProgbarLogger) for one in callbacks)
         if has_bar and _runtime.devices.is_chief():

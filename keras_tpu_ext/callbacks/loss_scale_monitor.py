@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.values import Overflow
+from keras_tpu_ext.callbacks._fit_observer import Looking
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import KteWarning
+from keras_tpu_ext.output.display import counted, variables_text
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
-_MAX_NAMES = 3
+_MOST_UPDATES = 3  # that are named
 _IN_SUM = "Each replica's gradients were finite, and their sum was not"
 _UNSCALED = (
     "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
@@ -19,7 +21,7 @@ _UNSCALED = (
 )
 
 
-class LossScaleMonitor(_runtime.keras.callbacks.Callback):
+class LossScaleMonitor(Looking):
     """Shows the loss scale and the steps it skipped, and names the variable and replica that overflowed.
 
     Puts `loss_scale/value` (what the next loss is multiplied by) and `loss_scale/skipped_steps` (since `compile`)
@@ -61,12 +63,6 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         print(history.history["loss_scale/skipped_steps"], monitor.overflows)
         ```
     """
-
-    # The hooks after batches only write into `logs`, so Keras on JAX may go on dispatching meanwhile. It calls them
-    # in another thread, where reading the model would collide with the next execution, which consumes the model's
-    # arrays.
-    async_safe = True
-    wants_every_batch = False
 
     def __init__(self, *, window: int = 20, verbose: bool = True) -> None:
         super().__init__()
@@ -135,20 +131,14 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
 
     def _summary(self, epoch: int, skipped: int, found: list[Overflow]) -> str:
         scale = self._logs.get(_SCALE)
-        parts = [f"epoch {epoch + 1} skipped {skipped} step{'' if skipped == 1 else 's'}"]
+        parts = [f"epoch {epoch + 1} skipped {counted(skipped, 'step')}"]
         parts += [] if scale is None else [f"the loss scale is {scale:g}"]
-        sentences = [_sentence(overflow) for overflow in found[-_MAX_NAMES:]]
+        sentences = [_sentence(overflow) for overflow in found[-_MOST_UPDATES:]]
         if not found and self._read_overflows is not None:
             sentences = [_IN_SUM]
         return ". ".join([", ".join(parts), *sentences])
 
 
 def _sentence(overflow: Overflow) -> str:
-    names = overflow.variables
-    if len(names) == overflow.of > 1:
-        whose = f"all {overflow.of} variables"
-    else:
-        more = len(names) - _MAX_NAMES
-        whose = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
     where = "" if overflow.replica is None else f" on replica {overflow.replica}"
-    return f"Update {overflow.update}: {whose}{where}"
+    return f"Update {overflow.update}: {variables_text(overflow.variables, overflow.of)}{where}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import statistics
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
@@ -16,14 +17,15 @@ from keras_tpu_ext._runtime.common.compiles import CacheUse
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
-from keras_tpu_ext.callbacks._fit_observer import FitObserver
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import KteWarning, NothingMeasuredError, RecompilationError
+from keras_tpu_ext.errors import KteWarning, RecompilationError
 
 _COUNT, _SECONDS = "recompilations/count", "recompilations/seconds"
 _MOST_WARNINGS = 5  # in a `fit`
 _MOST_TIMES = 1000  # of executions, for their median
+_MOST_OF_EPOCH = 20  # executions of an epoch that are watched where a graph reads its batches
 _FIRST = Reason("", "")
 
 
@@ -85,8 +87,9 @@ class Recompilations(FitObserver):
         caller = type(self).__name__
         self.on_recompile = check.one_of(caller, "on_recompile", on_recompile, ("warn", "raise", "ignore"))
         self._is_fitting = False
-        self._found: list[_Found] = []
-        self._untold: list[_Found] = []
+        # With what the framework tells of their seconds, and those of the whole execution.
+        self._found: list[tuple[Compilation, float]] = []
+        self._untold: list[tuple[Compilation, float]] = []
         self._steps: dict[Step, _WatchedStep] = {}
 
     def __repr__(self) -> str:
@@ -103,11 +106,8 @@ class Recompilations(FitObserver):
             NothingMeasuredError: If no step has run.
         """
         if not any(step.runs for step in self._steps.values()):
-            raise NothingMeasuredError(
-                "There is nothing to report yet: no step has run. Write: model.fit(..., callbacks=[recompilations]), "
-                "then recompilations.report()"
-            )
-        return RecompilationsReport(tuple(self._compilation(found) for found in self._found), *self._cache)
+            raise nothing_yet("recompilations.report()")
+        return RecompilationsReport(tuple(self._known(*found) for found in self._found), *self._cache)
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset, but for what the steps of this model were compiled for."""
@@ -124,10 +124,6 @@ class Recompilations(FitObserver):
         self._found, self._untold, self._told = [], [], 0
         self._cache, self._epoch, self._is_fitting = CacheUse(), 0, True
 
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Stop."""
-        self.end_fit()
-
     def end_fit(self) -> None:
         """Restore the functions of the model."""
         for step in self._steps.values():
@@ -138,6 +134,7 @@ class Recompilations(FitObserver):
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Note the epoch."""
         self._epoch = epoch
+        self._steps["train"].begin_epoch()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Intercept the train function, which other callbacks may have replaced."""
@@ -153,6 +150,7 @@ class Recompilations(FitObserver):
         if self._is_fitting:
             self._look_for_short_batch("train")
             self._tell()
+            self._steps["test"].begin_epoch()
 
     def on_test_end(self, logs: dict[str, float] | None = None) -> None:
         """Tell of the last execution of a validation."""
@@ -163,7 +161,7 @@ class Recompilations(FitObserver):
         """Put the values into `logs`, and tell of the last execution."""
         self._look_for_short_batch("train")
         if logs is not None:
-            again = [self._compilation(found).seconds for found in self._found if found.reason.text]
+            again = [self._known(found, took).seconds for found, took in self._found if found.reason]
             logs.update({_COUNT: len(again), _SECONDS: sum(again)})
         self._tell()
 
@@ -172,9 +170,8 @@ class Recompilations(FitObserver):
         step.batch = batch
         if self._untold:
             self._tell()
-        if getattr(step.model, f"{name}_function") is None:
-            return  # a loop of the user's own, which has not made it yet
-        step.interception.begin()
+        if getattr(step.model, f"{name}_function") is not step.known:
+            step.interception.begin()
 
     def _run(self, name: Step, step: _WatchedStep, execution: Execution) -> Nest:
         """Run an execution, and look at it if it compiled."""
@@ -185,15 +182,25 @@ class Recompilations(FitObserver):
             constants = _runtime.models.constants_of(step.model)
             reason = step.see(execution.function, [types_of(batch) for batch in execution.batches()], constants)
             if compiled:
-                self._found.append(_Found(name, self._epoch, step.batch, compiled, took, reason))
-                self._untold += self._found[-1:] if reason.text else []
+                self._add(name, compiled, took, reason)
             if self._compiles_unseen(step):
                 step.count_rows(_runtime.progress.examples_seen(step.model), execution.steps)
             step.looked_at = step.runs + 1
         else:
             step.times.append(took)
         step.runs += 1
+        step.of_epoch += 1
+        if step.of_epoch >= _MOST_OF_EPOCH and self._is_one_graph(name, step.model):
+            step.interception.undo()
+            step.known = getattr(step.model, f"{name}_function")
         return result
+
+    def _is_one_graph(self, name: Step, model: Model) -> bool:
+        """Return whether each execution of an epoch is the same graph, traced again only if it is made again."""
+        maker = getattr(type(model), f"make_{name}_function")
+        is_users = maker.__module__.partition(".")[0] not in ("keras", "tf_keras", "keras_tpu_ext")
+        is_compiled = self._watch.sees_compiler or getattr(model, "jit_compile", False)
+        return not (is_users or is_compiled or model.run_eagerly)
 
     def _compiles_unseen(self, step: _WatchedStep) -> bool:
         """Return whether XLA may compile a graph again, which no watch sees."""
@@ -207,22 +214,26 @@ class Recompilations(FitObserver):
         if step.times[-1] > 2 * statistics.median_low(step.times):
             reason = step.see_short_batch(_runtime.progress.examples_seen(step.model))
             if reason is not None:
-                self._found.append(_Found(name, self._epoch, step.batch, 0.0, step.times[-1], reason))
-                self._untold.append(self._found[-1])
+                self._add(name, 0.0, step.times[-1], reason)
 
-    def _compilation(self, found: _Found) -> Compilation:
+    def _add(self, name: Step, seconds: float, took: float, reason: Reason) -> None:
+        found = Compilation(name, self._epoch, self._steps[name].batch, seconds, *reason), took
+        self._found.append(found)
+        self._untold += [found] if reason.text else []
+
+    def _known(self, found: Compilation, took: float) -> Compilation:
         """Return what is known by now: on TensorFlow the usual time is known later."""
-        times, seconds = self._steps[found.step].times, found.compiled
-        if times and not self._watch.sees_compiler:
-            seconds = max(seconds, found.took - statistics.median_low(times))
-        return Compilation(found.step, found.epoch, found.batch, seconds, *found.reason)
+        times = self._steps[found.step].times
+        if not times or self._watch.sees_compiler:
+            return found
+        return dataclasses.replace(found, seconds=max(found.seconds, took - statistics.median_low(times)))
 
     def _tell(self) -> None:
         untold, self._untold = self._untold, []
         if self.on_recompile == "ignore":
             return
         for found in untold:
-            text = f"Recompilations: {self._compilation(found)}"
+            text = f"Recompilations: {self._known(*found)}"
             if self.on_recompile == "raise":
                 self.end_fit()
                 raise RecompilationError(text)
@@ -231,29 +242,23 @@ class Recompilations(FitObserver):
                 warnings.warn(text, KteWarning, stacklevel=3)
 
 
-class _Found(NamedTuple):
-    """An execution that compiled."""
-
-    step: Step
-    epoch: int
-    batch: int
-    compiled: float  # seconds that the framework tells
-    took: float  # seconds of the execution
-    reason: Reason
-
-
 class _WatchedStep:
     """The train or the test step: what it was compiled for, and the interception of its executions."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.interception: Interception
-        self.batch = self.runs = self.looked_at = 0
+        self.batch = self.runs = self.looked_at = self.of_epoch = 0
+        self.known: TrainFunction | None = None  # which needs no interception until the end of the epoch
         self.times: deque[float] = deque(maxlen=_MOST_TIMES)  # of executions that did not compile
         self._function: TrainFunction | None = None
         self._batches: list[Types] = []
         self._constants: dict[str, object] = {}
         self._rows, self._steps = 0.0, 1  # of a full batch, if they are counted, and of an execution
+
+    def begin_epoch(self) -> None:
+        """Note that its batches come from another iterator from now on."""
+        self.known, self.of_epoch = None, 0
 
     def see(self, function: TrainFunction, batches: list[Types], constants: dict[str, object]) -> Reason:
         """Remember an execution; return why it compiled if it did, and `_FIRST` if that was to be expected."""

@@ -96,7 +96,7 @@ class RunLog(FitObserver):
         """Tell `Goodput` after how many seconds the last start was interrupted."""
         self._others = [one for one in callbacks if not isinstance(one, RunLog)]
         self._resumes = [one for one in callbacks if isinstance(one, AutoResume)]
-        self._began = self.clock() - (time.perf_counter() - began)
+        self._began = began
         self._before, self._next, self._soonest, self._tells = 0.0, 0.0, 0.0, True
         self._history: list[tuple[int, float, dict[str, Any]]] = []
         self._run = {"format": 1, "versions": _versions(), "hardware": "", "arguments": {}, "started": time.time()}

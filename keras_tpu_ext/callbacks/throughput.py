@@ -13,7 +13,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._fit_observer import nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
 from keras_tpu_ext.callbacks._plots import AFTER_WARMUP, Plotted, plot_throughput
 from keras_tpu_ext.callbacks._rates import (
@@ -47,7 +47,7 @@ _MISMATCH = (
 )
 
 
-class Throughput(Plotted, _runtime.keras.callbacks.Callback):
+class Throughput(Looking, Plotted):
     """Shows the batches and samples per second of a `fit`, and how much of its devices' peak they use.
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate over the
@@ -104,10 +104,6 @@ class Throughput(Plotted, _runtime.keras.callbacks.Callback):
         ```
     """
 
-    # The hooks only take the time and write into `logs`, so Keras on JAX may go on dispatching meanwhile.
-    async_safe = True
-    wants_every_batch = False  # it expects executions of several batches
-
     def __init__(
         self,
         *,
@@ -121,7 +117,7 @@ class Throughput(Plotted, _runtime.keras.callbacks.Callback):
         log_dir: str | PathLike[str] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__()
+        super().__init__(clock)
         caller = type(self).__name__
         self.window = check.integer(caller, "window", window, example=20)
         self.warmup = check.integer(caller, "warmup", warmup, minimum=0, example=1)
@@ -142,7 +138,6 @@ class Throughput(Plotted, _runtime.keras.callbacks.Callback):
         self.progress_bar = check.one_of(caller, "progress_bar", progress_bar, ("short", "all"))
         self.log_dir = log_dir
         self._open_scalars = None if log_dir is None else _runtime.event_file_class()
-        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._fitting = self._is_beginning = False
         self._rolling: dict[str, float] = {}
         self._scalars: ScalarWriter | None = None

@@ -192,10 +192,6 @@ class Trace(FitObserver):
             Trace._profiling = None
             _runtime.probes.stop_profiler()
 
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Stop."""
-        self.end_fit()
-
     def end_fit(self) -> None:
         """Stop the profiler, let go of the model, and cost nothing from now on."""
         self._stop()

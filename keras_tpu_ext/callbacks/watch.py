@@ -12,7 +12,7 @@ from typing import Literal
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.common.values import NotFinite, SavedVariable
-from keras_tpu_ext.callbacks._fit_observer import nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
 from keras_tpu_ext.callbacks.watch_report import Cause, WatchReport, explained, explained_without_record
 from keras_tpu_ext.checks import arguments as check
@@ -25,7 +25,7 @@ _NOT_RESTORED = (
 _LATE = 16  # ends of executions that may come in another order: on JAX Keras calls the hook in several threads
 
 
-class Watch(_runtime.keras.callbacks.Callback):
+class Watch(Looking):
     """Tells the first loss or weight that is not finite, with layer and step, and spikes of the loss.
 
     The step of a model of this package, in a `strategy_scope()` or a `TPUModel`, records the first step whose loss is
@@ -71,10 +71,6 @@ class Watch(_runtime.keras.callbacks.Callback):
         print(watch.report())
         ```
     """
-
-    # The hook after batches only keeps the loss: on JAX Keras calls it in another thread, late.
-    async_safe = True
-    wants_every_batch = False
 
     def __init__(
         self,
@@ -184,20 +180,16 @@ class Watch(_runtime.keras.callbacks.Callback):
         most = (self.params or {}).get("steps") or sys.maxsize
         for batch, loss in ends[:taken]:
             end = min(batch + self._after_end, most)
-            if math.isfinite(loss):
-                self._compare(end, loss)
-            elif self._first_bad is None:
+            spike = self._spike_finder.add(self._epoch, end, loss) if self.on_spike else None
+            if spike is not None:
+                self._spikes.append(spike)
+                self._tell(str(spike), stops=self.on_spike == "stop")
+            if self._first_bad is None and not math.isfinite(loss):
                 self._first_bad = self._batches
             self._batches = end
         if (self._must_look or is_last) and self._found is None:
             self._must_look = False
             self._check(is_last=is_last)
-
-    def _compare(self, end: int, loss: float) -> None:
-        spike = None if self.on_spike is None else self._spike_finder.add(self._epoch, end, loss)
-        if spike is not None:
-            self._spikes.append(spike)
-            self._tell(str(spike), stops=self.on_spike == "stop")
 
     def _check(self, *, is_last: bool) -> None:
         """Tell the first loss or weight that is not finite, if there is one by now."""

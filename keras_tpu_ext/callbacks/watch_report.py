@@ -8,10 +8,9 @@ from typing import Literal
 
 from keras_tpu_ext._runtime.common.values import FirstCall, NotFinite
 from keras_tpu_ext.callbacks._spikes import Spike
-from keras_tpu_ext.output.display import HtmlText, wrap
+from keras_tpu_ext.output.display import HtmlText, variables_text, wrap
 
 Cause = Literal["", "batch", "gradients", "layer", "loss", "update", "weights", "unknown"]
-_MOST_NAMES = 3
 # The largest numbers of formats with few exponent or significand bits: (2 - 2**-significand) * 2**exponent.
 _LARGEST = {"float16": (2 - 2**-10) * 2.0**15, "bfloat16": (2 - 2**-7) * 2.0**127}
 
@@ -89,7 +88,7 @@ def explained(found: NotFinite) -> tuple[Cause, tuple[str, ...], str]:
 
 
 def _of_weights(found: NotFinite) -> tuple[Cause, tuple[str, ...], str]:
-    names, layers = _named(found.weights, found.of), _layers(found.weights)
+    names, layers = variables_text(found.weights, found.of), _layers(found.weights)
     if not found.step:
         return "weights", layers, f"{names} had NaN or inf when this first step began: see what wrote them before"
     if found.updated and not found.rate_finite:
@@ -112,7 +111,7 @@ def explained_without_record(
 ) -> tuple[Cause, tuple[str, ...], str]:
     """Return the same where no step has recorded it, given the weights that are not finite by now."""
     loss = "the loss was not finite" if has_loss else "the losses were finite"
-    seen = f"{_named(weights, of)} had NaN or inf" if weights else "all weights were finite"
+    seen = f"{variables_text(weights, of)} had NaN or inf" if weights else "all weights were finite"
     text = f"{loss}. When this was looked at, {seen}"
     is_told = 0 < len(weights) < of
     if weights and not is_told:
@@ -137,13 +136,6 @@ def _of_call(call: FirstCall) -> str:
         f"{who} overflowed {call.dtype}, whose largest number is {_LARGEST[call.dtype]:.6g}, the first in the "
         f'forward pass (or it divided by 0). {sizes}. Write dtype="float32" for this layer'
     )
-
-
-def _named(paths: Sequence[str], of: int) -> str:
-    if len(paths) == of > 1:
-        return f"all {of} variables"
-    more = len(paths) - _MOST_NAMES
-    return ", ".join(paths[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _layers(paths: Sequence[str]) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 import html
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 WIDTH = 80  # columns
+_MOST_NAMES = 3
 
 
 def wrap(text: str, indent: int = 0, *, width: int = WIDTH) -> list[str]:
@@ -19,6 +20,14 @@ def wrap(text: str, indent: int = 0, *, width: int = WIDTH) -> list[str]:
 def counted(count: int, noun: str) -> str:
     """Return `"1 step"` or `"2 steps"`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def variables_text(paths: Sequence[str], of: int) -> str:
+    """Return the first of the paths of variables, of which the model has `of`, or `"all 12 variables"`."""
+    if len(paths) == of > 1:
+        return f"all {of} variables"
+    more = len(paths) - _MOST_NAMES
+    return ", ".join(paths[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def mesh_text(mesh: Mapping[str, int]) -> str:

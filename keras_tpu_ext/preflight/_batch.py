@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,23 +82,37 @@ def sequence_length(spec: Any) -> int | None:
 
 
 def batches_per_sec(pipeline: Any, examples: int) -> float:
-    """Measure the rate of an input pipeline after its first batch, in batches of `examples` examples."""
-    iterator = iter(pipeline)
-    sizes: list[int] = []
-    try:
-        next(iterator)
-        start = time.perf_counter()
-        while time.perf_counter() - start < _MEASURE_SECONDS:
-            sizes.append(_batch_size(next(iterator)))
-    except StopIteration:
-        pass
-    if not sizes:
+    """Measure the rate of an input pipeline, in batches of `examples` examples."""
+    rate = measured_rate(pipeline)
+    if rate is None:
         needed, write = "an input pipeline of at least two batches", "pipeline=dataset, with more examples"
         raise check.argument_error("preflight", "pipeline", needed, "fewer", write)
-    return sum(sizes) / examples / (time.perf_counter() - start)
+    return rate.examples / examples / rate.seconds
 
 
-def _batch_size(batch: Any) -> int:
+class Rate(NamedTuple):
+    """How fast this machine makes batches while nothing waits for a step."""
+
+    seconds: float  # for a batch
+    cores: float  # how many cores it kept busy meanwhile
+    examples: float = 0.0  # in a batch, on average
+
+
+def measured_rate(pipeline: Iterable[Any]) -> Rate | None:
+    """Measure a pipeline after its first batch, for two seconds and one batch at least; `None` if it has no other."""
+    batches, sizes = iter(pipeline), list[int]()
+    next(batches, None)
+    start, busy = time.perf_counter(), time.process_time()
+    for batch in batches:
+        sizes.append(rows_of(batch))
+        if time.perf_counter() - start >= _MEASURE_SECONDS:
+            break
+    seconds, busy, count = time.perf_counter() - start, time.process_time() - busy, len(sizes)
+    return Rate(seconds / count, busy / max(seconds, 1e-9), sum(sizes) / count) if count else None
+
+
+def rows_of(batch: Any) -> int:
+    """Return the number of examples in a batch."""
     return int(np.shape(_runtime.tree.flatten(batch)[0])[0])
 
 

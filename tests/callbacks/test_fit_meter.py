@@ -149,7 +149,6 @@ def test_where_the_count_has_run_out_of_digits_the_readings_tell():
 )
 def test_a_given_batch_size_is_used_and_the_count_only_for_the_last_batch(counted, total):
     counter = ExampleCounter(8, 1)
-    assert not counter.needs_readings
     assert counter.estimate(3) == 24
     assert counter.total(4, counted) == total
     assert counter.mismatch == ((counted, 4) if counted in (64.0, 24.0) else None)

@@ -35,9 +35,9 @@ class TakesMore(Takes):
         self.clock.now += 2 * self.seconds
 
 
-def hooks(clock, *callbacks, before=None, after=None):
+def hooks(clock, *callbacks):
     buckets = Buckets(clock, lambda: 0.0, 0.0, "idle")
-    return buckets, Hooks(callbacks, buckets, before=before or {}, after=after or {})
+    return buckets, Hooks(callbacks, buckets)
 
 
 def test_each_callback_is_called_in_its_order_and_charged():
@@ -50,21 +50,10 @@ def test_each_callback_is_called_in_its_order_and_charged():
     called.on_train_batch_begin(7, None)
     assert one.called == [(3, {"loss": 1})]
     assert other.called == [(3, {"loss": 1}), (7, None)]
-    assert called.buckets == ["callbacks/Takes", "callbacks/TakesMore"]
+    assert called.names == ["callbacks/Takes", "callbacks/TakesMore"]
     assert called.of_batches == [0.0, 4.0]
     charged = {"callbacks/Takes": 1.0, "callbacks/TakesMore": 2.0}
     assert buckets.until(clock.now) == {"idle": clock.now - 3.0, **charged}
-
-
-def test_others_are_called_before_and_after_all_hooks():
-    clock = Clock()
-    order = []
-    callback = Takes(clock, 1.0)
-    callback.called = order
-    names = {"on_epoch_end": lambda: order.append("before")}, {"on_epoch_end": lambda: order.append("after")}
-    _, called = hooks(clock, callback, before=names[0], after=names[1])
-    called.on_epoch_end(0, None)
-    assert order == ["before", (0, None), "after"]
 
 
 def test_a_hook_in_another_thread_is_called_but_not_charged():

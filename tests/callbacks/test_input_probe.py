@@ -83,11 +83,12 @@ def test_data_that_end_while_batches_are_taken_are_trained_on_all():
 def test_what_taking_batches_takes_is_noted():
     fit = Fit(2.0, 1.0)
     noted = []
-    probe = InputProbe(4, fit.clock, 0.0, noted.append)
+    probe = InputProbe(4, fit.clock, 0.0)
     while not probe.done:
         probe.run(fit.execution())
+        noted.append(probe.read_seconds)
         fit.now += 0.5  # the hooks of callbacks, which do not count for a step
-    assert noted == [pytest.approx(10.0)]
+    assert noted == [pytest.approx(10.0), 0.0, 0.0, 0.0, 0.0]
     assert probe.result.compute_seconds == pytest.approx(1.0)
 
 
@@ -108,7 +109,7 @@ def begins(schedule, fit, executions, step_seconds=1.0):
     for i in range(executions):
         if not schedule.may_begin:
             break
-        probe = schedule.next(fit.execution(), step_seconds, 0.0, note=lambda _: None)
+        probe = schedule.next(fit.execution(), step_seconds, 0.0)
         fit.now += step_seconds
         if probe is not None:
             found.append(i)

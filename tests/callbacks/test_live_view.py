@@ -266,7 +266,7 @@ def test_a_notebook_has_one_output_that_changes(monkeypatch):
 
 def test_an_interactive_shell_is_no_notebook(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: object()))
-    assert isinstance(_live_table.screen(), _live_table._Lines)
+    assert type(_live_table.screen()) is _live_table.Screen
 
 
 class Terminal(io.StringIO):
@@ -295,7 +295,7 @@ def test_a_terminal_is_drawn_in_place(monkeypatch):
 @pytest.mark.skipif(HAS_RICH, reason="without rich")
 def test_a_terminal_without_rich_gets_lines(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert isinstance(_live_table.screen(), _live_table._Lines)
+    assert type(_live_table.screen()) is _live_table.Screen
 
 
 def test_arguments_are_checked():

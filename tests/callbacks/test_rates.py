@@ -13,8 +13,7 @@ pytestmark = pytest.mark.gate_on("keras3_jax")
 
 def times_of(*executions):
     times = StepTimes()
-    for steps, seconds in executions:
-        times.add(steps, seconds)
+    times.add([steps for steps, _ in executions], [seconds for _, seconds in executions])
     return times
 
 

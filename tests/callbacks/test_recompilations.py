@@ -143,6 +143,51 @@ def test_a_step_that_is_made_again_for_nothing_is_told(model):
     assert (epoch, reason) == (1, "the function of the step was made again, for equal batches and constants")
 
 
+class Counts(keras.callbacks.Callback):
+    """Counts the executions after which the step is still intercepted."""
+
+    intercepted = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.intercepted += hasattr(self.model.train_function, "by")
+
+
+class ChangesWithin(Counts):
+    """Has the step traced again in the middle of an epoch."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 50:
+            self.model.get_layer("augment").strength += 1.0
+            function = self.model.make_train_function(force=True)
+            if function is not None:  # Keras 2
+                self.model.train_function = function
+
+
+@pytest.mark.runtimes("keras3_tf", "keras2_tf", reason="on JAX each execution may be compiled")
+def test_a_graph_is_watched_as_an_epoch_begins_and_where_it_is_made_again(model):
+    callback, changes = ignoring(), ChangesWithin()
+    fit(model, changes, callback, rows=1, count=60)
+    reason = "a Python constant changed: augment.strength 0.1 to 1.1"
+    assert again(callback) == [("train", 0, 50, reason)]
+    assert 0 < changes.intercepted < 25
+
+
+class MakesItsOwn(keras.Sequential):
+    """Its step may compile in any execution."""
+
+    def make_train_function(self, force=False):
+        return super().make_train_function(force)
+
+
+@pytest.mark.parametrize(("kind", "options"), [(MakesItsOwn, {}), (keras.Sequential, {"run_eagerly": True})])
+def test_a_step_that_need_not_be_one_graph_is_watched_all_the_time(kind, options):
+    model = kind([keras.Input((None, 2)), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", **options)
+    counts = Counts()
+    fit(model, ignoring(), counts, rows=1, count=60)
+    assert counts.intercepted == 60
+
+
 def test_it_raises_after_the_execution_that_was_compiled_again(model):
     callback = kte.callbacks.Recompilations(on_recompile="raise")
     fit(model, callback)
@@ -236,7 +281,7 @@ def test_it_leaves_the_model_as_it_was(model, what):
 def test_report_and_repr():
     callback = kte.callbacks.Recompilations()
     assert repr(callback) == 'Recompilations(on_recompile="warn")'
-    with pytest.raises(kte.errors.NothingMeasuredError, match="no step has run"):
+    with pytest.raises(kte.errors.NothingMeasuredError, match="nothing measured yet"):
         callback.report()
     with pytest.raises(kte.errors.ArgumentError, match='Recompilations: `on_recompile` must be "warn", "raise" or'):
         kte.callbacks.Recompilations(on_recompile="stop")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts
+from keras_tpu_ext.callbacks._step_costs import Cycle, StepClock, StepCosts, divided
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -47,6 +47,7 @@ class Run:
         self.now = self.compiled = 0.0
         self.hooks = [0.0, 0.0]
         self.clock = StepClock(lambda: self.now, lambda: self.compiled, self.hooks)
+        self.of_callbacks: list[float] = []
         self.clock.tail = tail
 
     def call(self, seconds, compiling=0.0, reading=0.0):
@@ -72,13 +73,15 @@ class Run:
         return self
 
     def end(self, computing=False):
-        return self.clock.divide(self.clock.end_cycle(1, computing=computing))
+        cycles, of_hooks = divided([self.clock.end_cycle(1, computing=computing)])
+        self.of_callbacks = of_hooks[0].tolist()
+        return Cycle(*cycles[0].tolist())
 
 
 def test_each_part_of_a_cycle_is_found():
     run = Run().call(1.0, compiling=16.0).hook(0, 2.0).python(4.0).hook(1, 6.0).read(8.0)
     assert run.end() == Cycle(1, 1.0, 8.0, 8.0, 4.0, 16.0)
-    assert run.clock.of_callbacks == [2.0, 6.0]
+    assert run.of_callbacks == [2.0, 6.0]
     assert run.hooks == [0.0, 0.0]
     assert run.clock.ended == run.now
 
@@ -105,7 +108,7 @@ def test_what_runs_beside_the_devices_is_training():
 def test_the_devices_go_on_for_as_long_as_they_are_known_to(tail, expected):
     run = Run(tail).call(1.0).hook(0, 2.0).python(4.0).read(8.0)
     assert run.end() == Cycle(1, *expected, 0.0)
-    assert run.clock.of_callbacks == [pytest.approx(expected[2]), 0.0]
+    assert run.of_callbacks == [pytest.approx(expected[2]), 0.0]
 
 
 def test_a_callback_that_compiles_takes_it_from_its_own_time():
@@ -126,8 +129,15 @@ def test_what_was_before_the_first_call_is_dropped():
     assert run.call(1.0).end() == Cycle(1, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def test_the_sums_are_of_all_cycles():
-    run = Run()
-    for _ in range(3):
-        run.call(1.0).hook(0, 2.0).end()
-    assert (run.clock.sums.steps, run.clock.sums.training, run.clock.sums.callbacks) == (3, 3.0, 6.0)
+def test_cycles_that_are_divided_together_are_what_they_are_alone():
+    def noted(run):
+        return [
+            run.call(1.0, compiling=2.0).hook(0, 2.0).read(8.0).clock.end_cycle(1, computing=False),
+            run.call(1.0).hook(1, 2.0).python(3.0).clock.end_cycle(4, computing=True),
+            run.call(1.0, reading=0.5).python(3.0).clock.end_cycle(2, computing=False),
+        ]
+
+    together, of_hooks = divided(noted(Run(tail=0.25)))
+    alone = [divided([one]) for one in noted(Run(tail=0.25))]
+    assert together.tolist() == [cycles[0].tolist() for cycles, _ in alone]
+    assert of_hooks.tolist() == [hooks[0].tolist() for _, hooks in alone]

@@ -30,6 +30,7 @@ class CompileWatch:
         self._seconds = 0.0
         self.programs = 0  # number of programs that were lowered; counted on JAX only
         self.cache = CacheUse()  # counted on JAX only
+        self.is_paused = False  # whether nothing is counted that is compiled now, but for `cache`
 
     def seconds(self) -> float:
         """Return the seconds since the watch was opened."""
@@ -43,7 +44,7 @@ class CompileWatch:
 
     def add(self, began: float, ended: float, programs: int = 0) -> None:
         """Add the time of an event that has just ended; events nest, and no second counts twice."""
-        if threading.get_ident() != self._thread:
+        if self.is_paused or threading.get_ident() != self._thread:
             return
         self.programs += programs
         while self._spans and self._spans[-1][1] > began:

@@ -174,21 +174,17 @@ class Execution:
         raise NotImplementedError
 
 
-class TimedIterator:
-    """An iterator that calls `note` with the seconds that it took to get each item, or to find the end."""
-
-    def __init__(self, iterator: Iterator[Nest], clock: Callable[[], float], note: Callable[[float], object]) -> None:
-        self._iterator, self._clock, self._note = iterator, clock, note
-
-    def __iter__(self) -> TimedIterator:
-        return self
-
-    def __next__(self) -> Nest:
-        began = self._clock()
+def timed(iterator: Iterator[Nest], clock: Callable[[], float], note: Callable[[float], object]) -> Iterator[Nest]:
+    """Yield each item, after calling `note` with the seconds that it took to get it, or to find the end."""
+    while True:
+        began = clock()
         try:
-            return next(self._iterator)
+            item = next(iterator)
+        except StopIteration:
+            return
         finally:
-            self._note(self._clock() - began)
+            note(clock() - began)
+        yield item
 
 
 class Interception:
@@ -203,9 +199,12 @@ class Interception:
 
     def begin(self) -> None:
         """Intercept, unless the model's function is this one, or calls it."""
-        if self.is_in_place():
+        function: Any = getattr(self._model, self._name)
+        inner = function
+        while function is not self._intercepted and hasattr(function, "inner"):
+            function = function.inner
+        if function is self._intercepted:  # both are `None` where it has not been made yet
             return
-        inner = getattr(self._model, self._name)
 
         def intercepted(*args: Iterator[Nest]) -> Nest:
             is_undone = self._intercepted is not intercepted
@@ -214,13 +213,6 @@ class Interception:
         intercepted.by, intercepted.inner = self, inner  # type: ignore[attr-defined]
         self._intercepted = intercepted
         setattr(self._model, self._name, intercepted)
-
-    def is_in_place(self) -> bool:
-        """Return True if the model's function still is this one, or calls it."""
-        function: Any = getattr(self._model, self._name, None)
-        while function is not self._intercepted and hasattr(function, "inner"):
-            function = function.inner
-        return function is not None and function is self._intercepted
 
     def undo(self) -> None:
         """Stop intercepting."""

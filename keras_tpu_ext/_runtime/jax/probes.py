@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.compiles import CompileWatch
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TimedIterator
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, timed
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import start_profiler as start_profiler
 from keras_tpu_ext._runtime.jax.abstract import call_abstractly as call_abstractly
@@ -34,7 +34,7 @@ class JaxExecution(Execution):
 
     def run_reading(self, clock: Callable[[], float], note: Callable[[float], object]) -> Nest:
         """Make the call, and call `note` with the seconds of each reading of batches."""
-        return self._function(*self._args[:-1], TimedIterator(self._args[-1], clock, note))
+        return self._function(*self._args[:-1], timed(self._args[-1], clock, note))
 
     def output_of(self, result: Nest) -> Nest:
         """Return one of the logs."""
@@ -56,12 +56,22 @@ class JaxExecution(Execution):
     def run_watched(self, watch: CompileWatch) -> tuple[Nest, float]:
         """Make the call; return its result, and the seconds it compiled, without what its batches compile."""
         self._taken: list[Nest] = []
-        batches = _WatchedBatches(self._args[-1], watch, self._taken)
         programs, before = watch.programs, watch.seconds()
-        result = self._function(*self._args[:-1], batches)
+        result = self._function(*self._args[:-1], self._watched_batches(watch))
         # JAX also tells of a trace, of microseconds, where a new jit finds the program of an equal function.
-        compiled = watch.programs - programs - batches.programs
-        return result, watch.seconds() - before - batches.seconds if compiled else 0.0
+        return result, watch.seconds() - before if watch.programs > programs else 0.0
+
+    def _watched_batches(self, watch: CompileWatch) -> Iterator[Nest]:
+        while True:
+            watch.is_paused = True
+            try:
+                item = next(self._args[-1])
+            except StopIteration:
+                return
+            finally:
+                watch.is_paused = False
+            self._taken.append(item)
+            yield item
 
     def batches(self) -> list[Nest]:
         """Return the shapes of its batches."""
@@ -85,25 +95,6 @@ class JaxExecution(Execution):
     def _source_of(self, items: Sequence[Nest]) -> Iterator[Nest]:
         jax.block_until_ready([leaf for leaf in jax.tree.leaves(items) if isinstance(leaf, jax.Array)])
         return iter(items)
-
-
-class _WatchedBatches:
-    """Batches that a call reads, as it reads them, and what is compiled to make them."""
-
-    def __init__(self, iterator: Iterator[Nest], watch: CompileWatch, taken: list[Nest]) -> None:
-        self._iterator, self._watch, self._taken = iterator, watch, taken
-        self.programs, self.seconds = 0, 0.0
-
-    def __iter__(self) -> Iterator[Nest]:
-        return self
-
-    def __next__(self) -> Nest:
-        programs, seconds = self._watch.programs, self._watch.seconds()
-        item = next(self._iterator)
-        self.programs += self._watch.programs - programs
-        self.seconds += self._watch.seconds() - seconds
-        self._taken.append(item)
-        return item
 
 
 def _shapes_of_batches(item: Nest) -> list[Nest]:

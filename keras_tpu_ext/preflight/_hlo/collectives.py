@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_tpu_ext.preflight._hlo.module import COLLECTIVES, Instruction, Module
+from keras_tpu_ext.preflight._hlo.shape import integers
 
 # A fusion that starts a collective; other fusions run concurrently until one that ends it.
 _ASYNC_FUSION = re.compile(r"^async-collective-(start|done)(.*)$")
@@ -76,11 +77,11 @@ def _first_group(collective: Instruction, devices: int) -> tuple[int, ...]:
     """Return the first group of devices that a collective joins; all devices, if it names none."""
     attributes = collective.attributes
     if listed := _LISTED.search(attributes):
-        return _numbers(listed[1])
+        return integers(listed[1])
     if pairs := _PAIRS.search(attributes):
-        return _connected([_numbers(pair) for pair in re.findall(r"[\d,]+(?=\})", pairs[1])])
+        return _connected([integers(pair) for pair in re.findall(r"[\d,]+(?=\})", pairs[1])])
     if counted := _COUNTED.search(attributes):
-        groups = _numbers(counted[1])
+        groups = integers(counted[1])
         ids = _counted_ids(counted[2], counted[3])
         return tuple(map(int, ids.reshape(-1, groups[-1])[0]))
     if by_axes := _BY_AXES.search(attributes):
@@ -99,8 +100,8 @@ def axes_of(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 def _counted_ids(sizes: str, order: str | None) -> np.ndarray[Any, np.dtype[np.int_]]:
     """Return the numbers of devices in the order of an iota of these sizes, with transposed axes."""
-    ids = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
-    return ids.transpose(_numbers(order) if order else None).ravel()
+    ids = np.arange(math.prod(integers(sizes))).reshape(integers(sizes))
+    return ids.transpose(integers(order) if order else None).ravel()
 
 
 def _positions_along(sizes: Mapping[str, int], axes: str) -> np.ndarray[Any, np.dtype[np.int_]]:
@@ -123,7 +124,3 @@ def _connected(pairs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         if more <= group:
             return tuple(sorted(group))
         group |= more
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
+from keras_tpu_ext.preflight._hlo.shape import CLOSES, Shape, find_outside, parse_shape
 
 _NAME = r"%?[\w.\-]+"
 _COMPUTATION = re.compile(rf"^(?P<entry>ENTRY )?(?P<name>{_NAME}) \(.*\{{$")
@@ -25,7 +25,6 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ALIASES_OF_RESULT = "input_output_alias={"
 _ALIASED_RESULT = re.compile(r"\{(\d+)\}: \(")
-_OPENS, _CLOSES = "([{", ")]}"
 COLLECTIVES = (
     "all-reduce",
     "all-gather",
@@ -206,7 +205,7 @@ def _started(collective: Instruction, call: Instruction) -> Instruction:
 def _donated_results(text: str) -> frozenset[int]:
     """Return the elements of the result that alias arguments: `input_output_alias={ {0}: (3, {}, may-alias) }`."""
     _, found, rest = text.partition("\n")[0].partition(_ALIASES_OF_RESULT)
-    rest = rest[: _closing_bracket(rest)] if found else ""
+    rest = rest[: find_outside(rest, CLOSES)] if found else ""
     return frozenset(map(int, _ALIASED_RESULT.findall(rest)))
 
 
@@ -218,30 +217,10 @@ def _parse_instructions(lines: list[str]) -> Iterator[Instruction]:
 
 
 def _parse_instruction(name: str, rest: str, is_root: bool) -> Instruction:
-    end = _shape_end(rest)
+    end = find_outside(rest, " ")
     opcode, _, rest_of_line = rest[end:].lstrip().partition("(")
-    close = _closing_bracket(rest_of_line)
+    close = find_outside(rest_of_line, CLOSES)
     inside = rest_of_line[:close]
     literal = inside if opcode == "constant" else ""
     operands = tuple(_OPERAND.findall(inside))
     return Instruction(name, opcode, parse_shape(rest[:end]), operands, rest_of_line[close + 1 :], is_root, literal)
-
-
-def _shape_end(text: str) -> int:
-    """Return the index of the first blank outside brackets."""
-    depth = 0
-    for i, character in enumerate(text):
-        depth += (character in _OPENS) - (character in _CLOSES)
-        if character == " " and not depth:
-            return i
-    return len(text)
-
-
-def _closing_bracket(text: str) -> int:
-    """Return the index of the bracket that closes the one opened before `text`."""
-    depth = 1
-    for i, character in enumerate(text):
-        depth += (character in _OPENS) - (character in _CLOSES)
-        if not depth:
-            return i
-    return len(text)

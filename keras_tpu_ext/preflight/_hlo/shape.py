@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+CLOSES = ")]}"  # brackets
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 _ARRAY = re.compile(r"^(?P<dtype>[a-z]\w*)\[(?P<dimensions>[^\]]*)\](?:\{(?P<layout>.*)\})?$", re.DOTALL)
 _TILES = re.compile(r"T((?:\([\d,*]+\))+)")
@@ -80,10 +81,10 @@ def parse_shape(text: str) -> Shape:
     memory_space = _MEMORY_SPACE.search(rest)
     return Shape(
         dtype=found["dtype"],
-        dimensions=_integers(found["dimensions"].replace("<=", "")),
-        minor_to_major=_integers(order),
+        dimensions=integers(found["dimensions"].replace("<=", "")),
+        minor_to_major=integers(order),
         tiles=tuple(
-            _integers(tile.replace("*", "1")) for tile in re.findall(r"\(([^)]*)\)", tiles[1] if tiles else "")
+            integers(tile.replace("*", "1")) for tile in re.findall(r"\(([^)]*)\)", tiles[1] if tiles else "")
         ),
         memory_space=int(memory_space[1]) if memory_space else 0,
     )
@@ -96,17 +97,26 @@ def _bits(dtype: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _integers(text: str) -> tuple[int, ...]:
+def integers(text: str) -> tuple[int, ...]:
+    """Return the integers between commas."""
     return tuple(int(number) for number in text.split(",") if number)
 
 
 def _split(text: str) -> Iterator[str]:
     """Split at the commas outside brackets."""
-    depth, begin = 0, 0
-    for i, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and not depth:
-            yield text[begin:i]
-            begin = i + 1
-    if text[begin:].strip():
-        yield text[begin:]
+    begin = 0
+    while text[begin:].strip():
+        end = find_outside(text, ",", begin)
+        yield text[begin:end]
+        begin = end + 1
+
+
+def find_outside(text: str, characters: str, begin: int = 0) -> int:
+    """Return the index of the first of some characters outside brackets opened after `begin`; else the length."""
+    depth = 0
+    for i in range(begin, len(text)):
+        character = text[i]
+        if not depth and character in characters:
+            return i
+        depth += (character in "([{") - (character in CLOSES)
+    return len(text)

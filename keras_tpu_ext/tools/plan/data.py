@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.preflight._batch import Rate, measured_rate, rows_of
 
-_MEASURE_SECONDS = 2.0
 _DEFAULT_BATCH = 32  # of Keras's `fit`, for arrays
 _NEEDED = "a tf.data.Dataset, a PyDataset, or a tuple (x, y) of arrays"
-
-
-class Rate(NamedTuple):
-    """How fast this machine makes batches while nothing waits for a step."""
-
-    seconds: float  # for a batch
-    cores: float  # how many cores it kept busy meanwhile
 
 
 class PlannedData:
@@ -42,7 +33,7 @@ class PlannedData:
             raise check.argument_error("plan", name, "of a known length", "data whose length is unknown", write)
         self.steps: int = steps or self.whole_steps or 0
         self.first = next(self.batches())
-        self.batch_size = _rows(self.first)
+        self.batch_size = rows_of(self.first)
 
     def _is_arrays(self) -> bool:
         data = self.data
@@ -55,7 +46,7 @@ class PlannedData:
         if self.is_sequence:
             found = getattr(self.data, "num_batches", None)  # Keras 2 has none
             return len(self.data) if found is None else int(found)
-        return -(-_rows(self.data) // self._arrays_batch)
+        return -(-rows_of(self.data) // self._arrays_batch)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `fit` for it as data."""
@@ -77,7 +68,7 @@ class PlannedData:
             yield from (self.data[i] for i in range(self.whole_steps or self._given_steps or 1))
         else:
             size = self._arrays_batch
-            for start in range(0, _rows(self.data), size):
+            for start in range(0, rows_of(self.data), size):
                 yield _runtime.tree.map_structure(lambda leaf, at=start: np.asarray(leaf[at : at + size]), self.data)
 
     def shapes(self) -> set[tuple[Any, ...]]:
@@ -85,27 +76,15 @@ class PlannedData:
         last = self.first
         if self.is_sequence and self.whole_steps == self.steps:
             last = self.data[self.steps - 1]
-        rows = _rows(last)
+        rows = rows_of(last)
         if self._is_arrays():
-            rows = _rows(self.data) - (self.steps - 1) * self._arrays_batch
+            rows = rows_of(self.data) - (self.steps - 1) * self._arrays_batch
         return {(self.batch_size,), (min(rows, self.batch_size) if rows > 0 else self.batch_size,)}
 
-    def rate(self, clock: Callable[[], float] = time.perf_counter) -> Rate:
-        """Measure for at most two seconds how fast batches come, the first one aside."""
-        batches = self.batches()
-        next(batches)
-        begin, busy, count = clock(), time.process_time(), 0
-        for _ in itertools.takewhile(lambda _: clock() - begin < _MEASURE_SECONDS, batches):
-            count += 1
-        seconds = clock() - begin
-        if not count:
-            return Rate(0.0, 0.0)
-        return Rate(seconds / count, (time.process_time() - busy) / max(seconds, 1e-9))
+    def rate(self) -> Rate:
+        """Return how fast batches come, the first one aside."""
+        return measured_rate(self.batches()) or Rate(0.0, 0.0)
 
 
 def _leaf(structure: Any) -> Any:
     return _runtime.tree.flatten(structure)[0]
-
-
-def _rows(batch: Any) -> int:
-    return int(np.shape(_leaf(batch))[0])

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import gc
 import statistics
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,8 @@ def restoring(model: Any) -> Iterator[None]:
 class Part(LedgerUser):
     """Ends a `fit` after an epoch in which `seconds` are over, or within the first one; and long validations."""
 
-    def __init__(
-        self, model: Any, steps: int, steps_of_validation: int, seconds: float, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(clock)
+    def __init__(self, model: Any, steps: int, steps_of_validation: int, seconds: float) -> None:
+        super().__init__()
         self._of, self._seconds = model, seconds  # on JAX `self.model` is expensive
         self._all = {TRAINING: steps, VALIDATION: steps_of_validation}
         self._done = dict(self._all)  # steps of an epoch that have run
@@ -115,21 +114,19 @@ class Part(LedgerUser):
         return found
 
 
-def costs_here(
-    model: Any, data: PlannedData, validation: PlannedData | None, epochs: int, clock: Callable[[], float]
-) -> list[Cost]:
+def costs_here(model: Any, data: PlannedData, validation: PlannedData | None, epochs: int) -> list[Cost]:
     """Run some steps of the training and return what all of it costs, saves aside."""
     more = {} if validation is None else validation.as_validation()
     parts: list[dict[str, float]] = []
-    began = clock()
+    began = time.perf_counter()
     with _older_objects_frozen():
-        while len(parts) < 3 or clock() - began < _SECONDS:
-            part = Part(model, data.steps, 0 if validation is None else validation.steps, _SECONDS / _PARTS, clock)
+        while len(parts) < 3 or time.perf_counter() - began < _SECONDS:
+            part = Part(model, data.steps, 0 if validation is None else validation.steps, _SECONDS / _PARTS)
             model.fit(**data.arguments(), **more, epochs=_NO_END, verbose=0, callbacks=[part])
             parts.append(part.of_epoch())
             gc.collect()  # a loop that was ended early is a cycle with its iterator, and TensorFlow may not exit then
             if len(parts) == 1:
-                validations, began = part.validations, clock()
+                validations, began = part.validations, time.perf_counter()
     # On TensorFlow nothing tells how long a validation compiles.
     slower = parts[0].get(VALIDATION, 0.0) - Seconds.of([one.get(VALIDATION, 0.0) for one in parts[1:]]).middle
     compiled = sum(one.get(COMPILE, 0.0) for one in parts) + max(slower, 0.0) * validations

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.machine.tpu_hosts import host_vcpus
 from keras_tpu_ext.preflight import PreflightReport
+from keras_tpu_ext.preflight._batch import Rate
 from keras_tpu_ext.preflight._published import published_for
 from keras_tpu_ext.preflight.targets import Target
-from keras_tpu_ext.tools.plan.data import PlannedData, Rate
+from keras_tpu_ext.tools.plan.data import PlannedData
 from keras_tpu_ext.tools.plan.here import faster_input, kept_programs
 from keras_tpu_ext.tools.plan.report import Cost, Seconds
 
