@@ -152,6 +152,7 @@ CASES = {
     "GPT": (gpt, {}, TRANSFORMER),
     "ViT": (vit, {}, TRANSFORMER),
     "Keras's own": (plain, {}, {"exact": False}),
+    "Keras's own on one device": (plain, {}, {"exact": False, **ONE}),
 }
 IN_GATE = [("plain", CPU), ("plain", TPU), ("scaled", TPU), ("3 steps", CPU), ("own step", TPU), ("one device", CPU)]
 IN_GATE.append(("BERT", TPU))
