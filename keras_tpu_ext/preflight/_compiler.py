@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,42 +82,28 @@ def compile_for(
     progress: Callable[[float], None],
 ) -> Compiled:
     """Compile a lowered step for a TPU slice."""
-    versions = compiler_versions(target)
-    job = {
-        "topology": target.topology,
-        "options": target.topology_options,
-        "devices": target.devices,
-        "partitions": lowered.partitions,
-        "results": lowered.results,
-        "compile_options": base64.b64encode(lowered.compile_options).decode(),
-    }
-    environment = _environment(target)
-    key = _cache_key(lowered.identity, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))
+    arguments = _environment(target).get("LIBTPU_INIT_ARGS", "")
+    key = _cache_key(lowered.identity, _job(target, lowered), compiler_versions(target), arguments)
     cached = None if cache_dir is None else Path(cache_dir) / f"{key}.json.gz"
     if cached is not None and (found := _read_cache(cached)) is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
-        folder = Path(name)
-        (folder / "job.json").write_text(json.dumps(job))
-        (folder / "program").write_bytes(lowered.program)
-        facts = _run_worker(folder, environment, timeout_s, progress, target)
-        if "unreadable" in facts:
-            raise PreflightError(
-                f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
-                f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
-                "Write: pip install --upgrade 'jax[tpu]'"
-            )
-        facts["versions"] = versions
-        if "error" in facts:
-            compiled = Compiled("", facts, facts.pop("error"))
-        else:
-            hlo, executable = (folder / "module.hlo").read_text(), (folder / "executable").read_bytes()
-            facts["kernels"] = _kernels(folder, environment, timeout_s, progress) if KERNEL in hlo else {}
-            compiled = Compiled(hlo, facts, executable=executable, machine=facts.pop("machine", {}))
+    (compiled,) = compile_all(target, [lowered], timeout_s=timeout_s, progress=progress)
+    if not compiled.error:
+        compiled.facts["kernels"] = _kernels(target, lowered, timeout_s, progress) if KERNEL in compiled.hlo else {}
     # No other errors: they may be caused by the machine.
     if cached is not None and (not compiled.error or "RESOURCE_EXHAUSTED" in compiled.error):
         _write_cache(cached, compiled)
     return compiled
+
+
+def compile_all(
+    target: Target, lowered: Sequence[LoweredStep], *, timeout_s: float, progress: Callable[[float], None]
+) -> list[Compiled]:
+    """Compile lowered steps for a TPU slice, in one process of the compiler, without cache and cycles of kernels."""
+    with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
+        folders = [_written(Path(name) / str(number), target, one) for number, one in enumerate(lowered)]
+        _run_worker(folders, timeout_s, progress, target)
+        return [_compiled(folder, target) for folder in folders]
 
 
 def compiler_versions(target: Target) -> dict[str, str]:
@@ -156,38 +142,71 @@ def _environment(target: Target) -> dict[str, str]:
     }
 
 
+def _job(target: Target, lowered: LoweredStep) -> dict[str, Any]:
+    return {
+        "topology": target.topology,
+        "options": target.topology_options,
+        "devices": target.devices,
+        "partitions": lowered.partitions,
+        "results": lowered.results,
+        "compile_options": base64.b64encode(lowered.compile_options).decode(),
+    }
+
+
+def _written(folder: Path, target: Target, lowered: LoweredStep) -> Path:
+    """Return a new folder with what `_compile_worker.py` reads."""
+    folder.mkdir()
+    (folder / "job.json").write_text(json.dumps(_job(target, lowered)))
+    (folder / "program").write_bytes(lowered.program)
+    return folder
+
+
+def _compiled(folder: Path, target: Target) -> Compiled:
+    """Return what `_compile_worker.py` has written."""
+    facts, versions = json.loads((folder / "result.json").read_text()), compiler_versions(target)
+    if "unreadable" in facts:
+        raise PreflightError(
+            f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
+            f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
+            "Write: pip install --upgrade 'jax[tpu]'"
+        )
+    facts["versions"] = versions
+    if "error" in facts:
+        return Compiled("", facts, facts.pop("error"))
+    hlo, executable = (folder / "module.hlo").read_text(), (folder / "executable").read_bytes()
+    return Compiled(hlo, facts, executable=executable, machine=facts.pop("machine", {}))
+
+
 def _kernels(
-    folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None]
+    target: Target, lowered: LoweredStep, timeout_s: float, progress: Callable[[float], None]
 ) -> dict[str, KernelCycles]:
     """Compile the kernels of a program alone; return the cycles of each, where the compiler tells, by its digest."""
-    written, found = folder / "instructions", folder / "kernels.json"
-    written.mkdir()
-    arguments = f"{environment.get('LIBTPU_INIT_ARGS', '')} {_WRITES_INSTRUCTIONS.format(written)}"
-    command = [sys.executable, str(_WORKER), str(folder), str(written)]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        variables = {**environment, "LIBTPU_INIT_ARGS": arguments}
-        run_process(command, variables, folder / "printed", timeout_s=timeout_s, progress=progress)
-    texts = json.loads(found.read_text()) if found.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
+        folder, environment = _written(Path(name) / "program", target, lowered), _environment(target)
+        arguments = f"{environment.get('LIBTPU_INIT_ARGS', '')} {_WRITES_INSTRUCTIONS.format(name)}"
+        command = [sys.executable, str(_WORKER), "--kernels", name, str(folder)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            variables = {**environment, "LIBTPU_INIT_ARGS": arguments}
+            run_process(command, variables, folder / "printed", timeout_s=timeout_s, progress=progress)
+        found = folder / "kernels.json"
+        texts = json.loads(found.read_text()) if found.exists() else {}
     cycles = {digest_of(body): cycles_of(text) for body, text in texts.items()}
     return {digest: one for digest, one in cycles.items() if one is not None}
 
 
-def _run_worker(
-    folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
-) -> dict[str, Any]:
-    """Compile the program in a folder; return what the worker says of it."""
-    command = [sys.executable, str(_WORKER), str(folder)]
+def _run_worker(folders: Sequence[Path], timeout_s: float, progress: Callable[[float], None], target: Target) -> None:
+    """Compile the programs in folders, each of which has a `result.json` then."""
+    command, printed = [sys.executable, str(_WORKER), *map(str, folders)], folders[0] / "printed"
+    most = timeout_s * len(folders)
     try:
-        status = run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
+        status = run_process(command, _environment(target), printed, timeout_s=most, progress=progress)
     except subprocess.TimeoutExpired as error:
         raise PreflightError(
-            f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
+            f"The compiler was not done for {target.name} after {most:g} s. Give it more time, "
             f"timeout_s={2 * timeout_s:g}, or fewer layers."
         ) from error
-    if not (folder / "result.json").exists():
-        raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return result
+    if not all((folder / "result.json").exists() for folder in folders):
+        raise PreflightError(_crash_message(target, status, last_lines(printed, 8)))
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:

@@ -46,6 +46,7 @@ _content = schema.fields(
             schema.fields(
                 {
                     "name": schema.text,
+                    "steps": schema.integer(1),
                     "module": schema.text,
                     "digest": schema.matching(_SHA256, "the 64 hexadecimal digits of a SHA-256"),
                     "arguments": schema.list_of(schema.text),
@@ -86,7 +87,8 @@ class SavedFile(NamedTuple):
     def write(self, path: str | os.PathLike[str]) -> str:
         """Write it into a file and return the SHA-256 of that."""
         programs = [
-            {"name": one.name, "seconds": one.seconds, **dataclasses.asdict(one.signature)} for one in self.programs
+            {"name": one.name, "steps": one.steps, "seconds": one.seconds, **dataclasses.asdict(one.signature)}
+            for one in self.programs
         ]
         content = {"format": _FORMAT, "target": self.target, "machine": self.machine, "programs": programs}
         file = io.BytesIO()
@@ -141,7 +143,7 @@ def _parsed(content: bytes) -> SavedFile:
         if executable.dtype != np.uint8 or executable.ndim != 1:
             raise MismatchError(f"programs[{number}]", "bytes", f"{executable.dtype}{list(executable.shape)}")
         signature = Signature(row["module"], row["digest"], tuple(row["arguments"]), row["options"])
-        programs.append(SavedProgram(row["name"], signature, row["seconds"], executable.tobytes()))
+        programs.append(SavedProgram(row["name"], row["steps"], signature, row["seconds"], executable.tobytes()))
     return SavedFile(found["target"], found["machine"], tuple(programs))
 
 

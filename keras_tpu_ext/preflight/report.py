@@ -66,7 +66,8 @@ class PreflightReport(PreflightResult):
         """Write the compiled step into a file that `strategy_scope(compiled=...)` takes: `fit` then compiles no step.
 
         It has all programs that `fit` with validation, `evaluate` and `predict` run for batches like that of
-        `preflight`; all but the train step are compiled now. The line to write where the model trains is printed.
+        `preflight`; all but the train step are compiled now. `steps_per_execution="auto"` is the number of steps that
+        take half a second by the estimate, 8 on a CPU. The line to write where the model trains is printed.
         A file is used only where every version, flag and device is the one that it was compiled for. Keras 3 on JAX
         only.
 
@@ -77,7 +78,8 @@ class PreflightReport(PreflightResult):
             The SHA-256 of the file, as 64 hexadecimal digits.
 
         Raises:
-            ArgumentError: If the step does not compile, or this report is not from `preflight` in this process.
+            ArgumentError: If the step does not compile, `fit` would not compile it, or this report is not from
+                `preflight` in this process.
             PreflightError: If the compiler timed out or crashed.
 
         Example:

@@ -5,10 +5,12 @@ import logging
 import types
 
 import jax
+import keras
 import numpy as np
 import pytest
 from jaxlib import _jax
 
+import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, differences
 from keras_tpu_ext._runtime.jax import loop, saved_programs
 
@@ -37,7 +39,7 @@ def saved(*changes, **of_signature):
     devices = _jax.DeviceList(tuple(jax.devices()[:1]))
     loaded = client.compile_and_load(lowered.compiler_ir("stablehlo"), devices, options)
     one = SavedProgram(
-        "train", dataclasses.replace(signature, **of_signature), SECONDS, client.serialize_executable(loaded)
+        "train", 3, dataclasses.replace(signature, **of_signature), SECONDS, client.serialize_executable(loaded)
     )
     return dataclasses.replace(one, **dict(changes))
 
@@ -76,6 +78,23 @@ def test_a_program_that_fits_is_taken_and_computes_the_same(offer, taken, caplog
     assert len(taken) == 2
     assert SECONDS - 10 < taken[0] < SECONDS
     assert not caplog.messages
+
+
+def test_its_steps_are_those_of_auto_from_then_on(offer):
+    assert saved_programs.offered_steps() == 0
+    tuner = auto().tuner
+    assert (tuner.steps, tuner.settled) == (1, False)
+    offer(saved())
+    assert saved_programs.offered_steps() == 3
+    tuner = auto().tuner
+    assert (tuner.steps, tuner.settled) == (3, True)
+
+
+def auto():
+    """Return the schedule of a new model."""
+    model = kte.TPUModel(*[keras.Input((2,))] * 2)
+    model.compile("sgd", "mse", steps_per_execution="auto")
+    return model._kte.schedule
 
 
 def test_the_file_of_other_devices_options_arguments_or_bytes_is_told_and_not_taken(offer, taken, caplog):

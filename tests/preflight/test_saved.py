@@ -27,7 +27,7 @@ TPU = {
 def a_program(number, name):
     arguments = ("tensor<128x64xf32> #sdy.sharding<@mesh, [{}, {}]>", "tensor<8xi32>")
     signature = Signature(f"jit_{name}", f"{number:063x}a", arguments, "use_spmd_partitioning=True sha256=ab")
-    return SavedProgram(name, signature, 12.5 + number, saved_files.programs_of(number))
+    return SavedProgram(name, number, signature, 12.5 + number, saved_files.programs_of(number))
 
 
 FILE = SavedFile("v5e-8", machine_of(TPU), (a_program(1, "train"), a_program(2, "evaluate")))

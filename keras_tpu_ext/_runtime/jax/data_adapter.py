@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.jax.batch import is_jax_sparse
+from keras_tpu_ext._runtime.jax.saved_programs import offered_steps
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, shard_data, use_distribution
 
 get_data_adapter: Any = private("keras.src.trainers.data_adapters:get_data_adapter")
@@ -73,10 +74,14 @@ class GroupedDataAdapter(DataAdapter):
             model,
             fills_up=_may_be_short(adapter, num_replicas(model)),
             may_pad=lambda data: model._kte.separability.may_pad(self._method, data),
-            most_steps=adapter.num_batches,
+            most_steps=None if self._has_room() else adapter.num_batches,
             rows=getattr(adapter, "rows_before", 0),
         )
         return batches.executions(adapter.get_numpy_iterator(), lambda: _requested_steps(model))
+
+    def _has_room(self) -> bool:
+        """Return whether executions are as long as in compiled programs, also if there are fewer batches."""
+        return self._method != "predict" and int(self._model.steps_per_execution) == offered_steps()
 
     # Not found by `__getattr__`: Keras's base class has them.
     num_batches = property(operator.attrgetter("_adapter.num_batches"))

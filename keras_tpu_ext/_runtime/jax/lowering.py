@@ -27,7 +27,7 @@ from keras_tpu_ext._runtime.common.lowering import (
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
+from keras_tpu_ext._runtime.common.steps_tuner import steps_that_fit
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import build_for_step, path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import unsharded_state_patches
@@ -109,11 +109,7 @@ def _numbers_of_steps(model: Model, batch: Nest, step_seconds: float | None) -> 
     """Return the numbers of steps that executions of a model may have."""
     if model._kte.schedule is None:
         return {int(model.steps_per_execution)}
-    most = most_steps(_bytes_of(batch))
-    if step_seconds is None:
-        return {most, *(2**i for i in range(most.bit_length()))}
-    # The tuner counts the time of the host too, and no estimate is exact.
-    return {steps for factor in (0.5, 1.0, 2.0) for steps in StepsTuner.tried(step_seconds * factor, most)}
+    return {1, steps_that_fit(step_seconds, most_steps(_bytes_of(batch)))}
 
 
 def _lower(
@@ -179,6 +175,7 @@ class _Lowering:
             arguments=names,
             digest=signature.digest,
             name=program.name,
+            steps=program.steps,
             signature=signature,
             compile_options=options,
             **self._facts,

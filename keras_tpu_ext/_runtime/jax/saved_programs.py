@@ -115,6 +115,11 @@ def offer(programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
     install([(_compiler, "jax._src.compiler.compile_or_get_cached", _asking_first)])
 
 
+def offered_steps() -> int:
+    """Return the most steps that an offered program runs; 0 if there is none."""
+    return max((program.steps for program, _ in list(_programs.values())), default=0)
+
+
 def _asking_first(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
