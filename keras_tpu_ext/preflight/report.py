@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from keras_tpu_ext.checks.arguments import argument_error
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.preflight._plot import draw_report
 from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult
@@ -100,12 +100,12 @@ class PreflightReport(PreflightResult):
             got = "one that was copied or made by hand" if self.ok else "one whose step does not fit"
             if self.fault is not None:
                 got = f"one whose step does not compile: {self.fault.cause}"
-            raise argument_error(
+            raise check.argument_error(
                 "save", "report", "what preflight returned", got, "preflight(model, batch).save(path)"
             )
-        path = os.fsdecode(path)
+        path = check.path(path)
         if os.path.isdir(path):
-            raise argument_error("save", "path", "a file", f"the folder {path!r}", 'save("step.kte")')
+            raise check.argument_error("save", "path", "a file", f"the folder {path!r}", 'save("step.kte")')
         folder_of(os.path.dirname(path) or ".").prepare()  # before minutes of compiling
         sha256 = self._save(path)
         print(f'kte.strategy_scope(compiled=("{path}", "{sha256}"))')

@@ -86,9 +86,20 @@ def test_every_part_of_a_machine_is_tried():
 def test_what_changes_nothing_in_a_program_is_no_difference(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_b=1 --xla_a=2")
     expected = machine_of(TPU)
-    monkeypatch.setenv("XLA_FLAGS", " --xla_a=2 --xla_dump_to=/x --xla_force_host_platform_device_count=8 --xla_b=1")
+    monkeypatch.setenv("XLA_FLAGS", " --xla_a=2 --xla_force_host_platform_device_count=8 --xla_b=1")
     assert machine_of(TPU) == expected
     assert expected["XLA_FLAGS"] == "--xla_a=2 --xla_b=1"
+
+
+def test_a_dump_of_programs_is_a_difference_because_only_what_is_compiled_is_dumped(monkeypatch):
+    expected = machine_of(TPU)
+    monkeypatch.setenv("XLA_FLAGS", f"{expected['XLA_FLAGS']} --xla_dump_to=/x")
+    assert machine_of(TPU)["XLA_FLAGS"] != expected["XLA_FLAGS"]
+
+
+def test_a_folder_of_the_user_is_no_folder_of_that_name(written, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_saved("strategy_scope", ("~/step.kte", written[1])) == FILE
 
 
 def test_a_cpu_has_its_features_and_no_libtpu():
