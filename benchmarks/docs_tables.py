@@ -454,7 +454,8 @@ def programs_same() -> Iterator[str]:
     rows = json.loads((ROOT / "benchmarks" / "results" / "same_programs.json").read_text())["rows"]
     same = [row for row in rows if row["same"] and not row["others"]]
     left_out = sorted(set(_programs()) - {row["program"] for row in rows})
-    yield f"{len(same)} of {len(rows)} programs, with {sum(row['same'] for row in rows)} compiled ones in all, are equal."
+    compiled = sum(row["same"] for row in rows)
+    yield f"{len(same)} of {len(rows)} programs, with {compiled} compiled ones in all, are equal."
     yield ""
     for row in rows:
         if row["not_compiled"]:

@@ -1,9 +1,8 @@
 """The process that runs the TPU compiler: `python _compile_worker.py FOLDER ...`.
 
 It is run as a file, so that it imports only JAX, not this package. It reads `job.json` and `program` (StableHLO)
-from each folder, and writes `module.hlo`, `executable` and `result.json` there. After `--kernels INSTRUCTIONS`, the
-folder into which the compiler writes the instructions that it makes, it writes those of Pallas kernels to
-`kernels.json`.
+from each folder, and writes `module.hlo`, `executable` and `result.json` there. If the job names a folder into which
+the compiler writes its instructions, it writes those of Pallas kernels to `kernels.json` instead.
 """
 
 from __future__ import annotations
@@ -19,19 +18,18 @@ from pathlib import Path
 from typing import Any
 
 
-def main(*arguments: str) -> int:
-    """Compile the programs in folders, all for the same devices, or the kernels of one alone."""
-    of_kernels = arguments[0] == "--kernels"
-    folders = list(map(Path, arguments[2:] if of_kernels else arguments))
-    devices = _devices(json.loads((folders[0] / "job.json").read_text()))
-    for folder in folders:
-        job, program = json.loads((folder / "job.json").read_text()), (folder / "program").read_bytes()
-        if of_kernels:
-            result = compile_kernels(devices[:1], program, Path(arguments[1]))
-            (folder / "kernels.json").write_text(json.dumps(result))
+def main(*folders: str) -> int:
+    """Compile the programs in folders, all for the same devices, or their kernels alone."""
+    devices: Any = None
+    for path in map(Path, folders):
+        job, program = json.loads((path / "job.json").read_text()), (path / "program").read_bytes()
+        devices = devices or _devices(job)
+        if job["instructions"]:
+            kernels = compile_kernels(devices[:1], program, Path(job["instructions"]))
+            (path / "kernels.json").write_text(json.dumps(kernels))
         else:
-            result = compile_program(job, devices, program, folder / "module.hlo")
-            (folder / "result.json").write_text(json.dumps(result))
+            result = compile_program(job, devices, program, path / "module.hlo")
+            (path / "result.json").write_text(json.dumps(result))
     return 0
 
 

@@ -82,9 +82,7 @@ def compile_for(
     progress: Callable[[float], None],
 ) -> Compiled:
     """Compile a lowered step for a TPU slice."""
-    arguments = _environment(target).get("LIBTPU_INIT_ARGS", "")
-    key = _cache_key(lowered.identity, _job(target, lowered), compiler_versions(target), arguments)
-    cached = None if cache_dir is None else Path(cache_dir) / f"{key}.json.gz"
+    cached = None if cache_dir is None else Path(cache_dir) / f"{_cache_key(target, lowered)}.json.gz"
     if cached is not None and (found := _read_cache(cached)) is not None:
         return found
     (compiled,) = compile_all(target, [lowered], timeout_s=timeout_s, progress=progress)
@@ -100,10 +98,11 @@ def compile_all(
     target: Target, lowered: Sequence[LoweredStep], *, timeout_s: float, progress: Callable[[float], None]
 ) -> list[Compiled]:
     """Compile lowered steps for a TPU slice, in one process of the compiler, without cache and cycles of kernels."""
+    versions = compiler_versions(target)
     with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
         folders = [_written(Path(name) / str(number), target, one) for number, one in enumerate(lowered)]
         _run_worker(folders, timeout_s, progress, target)
-        return [_compiled(folder, target) for folder in folders]
+        return [_compiled(folder, target, versions) for folder in folders]
 
 
 def compiler_versions(target: Target) -> dict[str, str]:
@@ -153,17 +152,17 @@ def _job(target: Target, lowered: LoweredStep) -> dict[str, Any]:
     }
 
 
-def _written(folder: Path, target: Target, lowered: LoweredStep) -> Path:
+def _written(folder: Path, target: Target, lowered: LoweredStep, instructions: str = "") -> Path:
     """Return a new folder with what `_compile_worker.py` reads."""
     folder.mkdir()
-    (folder / "job.json").write_text(json.dumps(_job(target, lowered)))
+    (folder / "job.json").write_text(json.dumps({**_job(target, lowered), "instructions": instructions}))
     (folder / "program").write_bytes(lowered.program)
     return folder
 
 
-def _compiled(folder: Path, target: Target) -> Compiled:
+def _compiled(folder: Path, target: Target, versions: dict[str, str]) -> Compiled:
     """Return what `_compile_worker.py` has written."""
-    facts, versions = json.loads((folder / "result.json").read_text()), compiler_versions(target)
+    facts = json.loads((folder / "result.json").read_text())
     if "unreadable" in facts:
         raise PreflightError(
             f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
@@ -181,13 +180,14 @@ def _kernels(
     target: Target, lowered: LoweredStep, timeout_s: float, progress: Callable[[float], None]
 ) -> dict[str, KernelCycles]:
     """Compile the kernels of a program alone; return the cycles of each, where the compiler tells, by its digest."""
+    environment = _environment(target)
     with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
-        folder, environment = _written(Path(name) / "program", target, lowered), _environment(target)
         arguments = f"{environment.get('LIBTPU_INIT_ARGS', '')} {_WRITES_INSTRUCTIONS.format(name)}"
-        command = [sys.executable, str(_WORKER), "--kernels", name, str(folder)]
+        folder = _written(Path(name) / "program", target, lowered, name)
+        command = [sys.executable, str(_WORKER), str(folder)]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            variables = {**environment, "LIBTPU_INIT_ARGS": arguments}
-            run_process(command, variables, folder / "printed", timeout_s=timeout_s, progress=progress)
+            environment |= {"LIBTPU_INIT_ARGS": arguments}
+            run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
         found = folder / "kernels.json"
         texts = json.loads(found.read_text()) if found.exists() else {}
     cycles = {digest_of(body): cycles_of(text) for body, text in texts.items()}
@@ -217,9 +217,10 @@ def _crash_message(target: Target, status: int, printed: str) -> str:
     return text + printed
 
 
-def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], arguments: str) -> str:
-    settings = json.dumps([_CACHE_VERSION, job, versions, arguments], sort_keys=True).encode()
-    return hashlib.sha256(settings + program).hexdigest()[:32]
+def _cache_key(target: Target, lowered: LoweredStep) -> str:
+    arguments = _environment(target).get("LIBTPU_INIT_ARGS", "")
+    settings = [_CACHE_VERSION, _job(target, lowered), compiler_versions(target), arguments]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode() + lowered.identity).hexdigest()[:32]
 
 
 def _read_cache(path: Path) -> Compiled | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -25,8 +24,6 @@ from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.preflight.targets import Target
 from keras_tpu_ext.sharding.layout_report import LayoutReport
-
-_LOG = logging.getLogger("keras_tpu_ext")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +70,10 @@ class Step:
         lowered = _runtime.probes.lower_programs(
             self.model, self.spec, self.opened, self.target.generation.device_kind, step_seconds=step_seconds
         )
+        if not all(one.compile_options for one in lowered):
+            raise ArgumentError("save: this JAX does not tell what it asks its compiler for, as the log says.")
         missing = [one for one in lowered if one.digest != digest or not known.executable]
-        text = f"save: compiling {len(missing)} more programs for {self.target.name}"
-        with Progress(text, shown=self.progress) as line:
+        with Progress(f"save: compiling for {self.target.name}", shown=self.progress) as line:
             found = compile_all(self.target, missing, timeout_s=self.timeout_s, progress=line.update)
         compiled = {digest: known} | {one.digest: each for one, each in zip(missing, found, strict=True)}
         programs = []
@@ -87,8 +85,8 @@ class Step:
             seconds = answer.facts["compile_seconds"]
             programs.append(SavedProgram(one.name, one.steps, one.signature, seconds, answer.executable))
         longest, names = max(one.steps for one in lowered), "; ".join(one.name for one in lowered)
-        auto = f'. steps_per_execution="auto" is {longest} where it is used' if longest > 1 else ""
-        announce(f"save: {os.fspath(path)} has, for {self.target.name}: {names}{auto}")
+        auto = f'steps_per_execution="auto" is {longest} where it is used'
+        announce(f"save: {os.fspath(path)} has, for {self.target.name}: {names}. {auto}")
         facts = {**answer.machine, **saved_programs.facts_of(self.opened.strategy, are_here=False)}
         return SavedFile(self.target.name, machine_of(facts), tuple(programs)).write(path)
 
@@ -97,9 +95,9 @@ class Step:
         if _runtime.saved_programs is None or (self.model.jit_compile and not self.model.run_eagerly):
             return ""
         layers = [repr(layer.name) for layer in self.model._flatten_layers() if not layer.supports_jit]
-        why = f"Keras does not compile {', '.join(layers)}. Do that in dataset.map(...), or with kte.layers."
-        if self.model.run_eagerly or not layers:
-            why = "it was compiled with run_eagerly=True or jit_compile=False. Leave that out."
+        why = "it was compiled with run_eagerly=True or jit_compile=False. Leave that out."
+        if layers:
+            why = f"Keras does not compile {', '.join(layers)}. Do that in dataset.map(...), or with kte.layers."
         return f"`fit` runs each operation of {self.model.name!r} by itself, which is slow on a TPU: {why}"
 
     def report(self, **more: float | None) -> PreflightReport:
@@ -125,7 +123,7 @@ class Step:
             **more,
         }
         if not_compiled := self._not_compiled():
-            _LOG.warning("preflight: a compiled step is estimated, but %s", not_compiled)
+            announce(f"preflight: a compiled step is estimated, but {not_compiled}")
         try:
             lowered, compiled = self.compile(self.examples)
         except LoweringError as error:

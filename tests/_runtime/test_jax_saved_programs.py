@@ -11,7 +11,7 @@ import pytest
 from jaxlib import _jax
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, differences
+from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
 from keras_tpu_ext._runtime.jax import loop, saved_programs
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -47,7 +47,7 @@ def saved(*changes, **of_signature):
 @pytest.fixture
 def offer(monkeypatch):
     monkeypatch.setattr(saved_programs, "_programs", {})
-    monkeypatch.setattr(saved_programs, "_told", set())
+    saved_programs._log_once.cache_clear()
 
     def offer(one, **facts):
         found = {**saved_programs._facts(jax.devices()[:1]), **facts}
@@ -149,7 +149,7 @@ def test_another_program_is_told_once_with_what_differs(offer, taken, caplog):
         "A step is compiled here, because the file of compiled programs differs: "
         "in 'train', rows: expected tensor<8x2xf32>, found tensor<6x2xf32>",
         "A step is compiled here, because the file of compiled programs differs: "
-        "'train' has equal arguments, and another layer, loss, optimizer or constant in it",
+        "'train' has equal arguments, and another layer, loss, optimizer, constant or setting of JAX in it",
     ]
     assert not taken
 
@@ -210,6 +210,23 @@ def test_the_options_of_an_older_jax_are_made_and_read(monkeypatch):
     monkeypatch.setattr(saved_programs, "_BUILD_OPTIONS", (*saved_programs._BUILD_OPTIONS, "no_such_effort"))
     monkeypatch.setitem(saved_programs._OF_GPUS, "no_such_flag", "")
     assert saved_programs.signature_of(lowered, 1) == (signature, options)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_of_options_that_a_newer_jax_makes_otherwise_what_is_lost_is_told(monkeypatch, caplog, is_gone):
+    lowered = step().lower(X, ROWS)
+    signature, _ = saved_programs.signature_of(lowered, 1)
+    saved_programs._log_once.cache_clear()
+    if is_gone:
+        monkeypatch.delattr(saved_programs._pxla, "create_compile_options")
+    else:
+        monkeypatch.setattr(saved_programs._pxla, "create_compile_options", lambda a_new_argument: None)
+    for _ in range(2):
+        without = Signature("", signature.digest, (), "")
+        assert saved_programs.signature_of(lowered, 1) == (without, b"")
+    (text,) = caplog.messages
+    assert text.startswith(f"JAX {jax.__version__} does not tell what it asks its compiler for (")
+    assert text.endswith("of the compiler's own options, and report.save(...) writes no file")
 
 
 def test_arguments_without_names_have_numbers(monkeypatch):

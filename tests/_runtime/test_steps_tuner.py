@@ -56,14 +56,6 @@ def test_steps_of_which_nothing_is_known_are_those_that_are_tried_first():
     assert steps_that_fit(3.0, 100) == 1
 
 
-def test_what_is_settled_stays():
-    tuner = StepsTuner()
-    tuner.settle(64)
-    for seconds in (20.0, 1e-3):
-        tuner.note(64, seconds)
-    assert (tuner.steps, tuner.settled) == (64, True)
-
-
 def test_it_comes_down_again():
     tuner = StepsTuner()
     for seconds in (0.001, 0.01, 40.0):

@@ -88,7 +88,7 @@ def test_the_worker_is_asked_for_the_slice_and_its_answer_comes_back(worker, tmp
     found = compiled(step(b"p", partitions=False, results=2), target=V4)
     assert (found.hlo, found.error, found.from_cache) == (hlo_of("p"), "", False)
     job = {"topology": "v4:2x2x1", "options": {"chip_config_name": "megacore"}, "devices": 4}
-    job |= {"partitions": False, "results": 2, "compile_options": ""}
+    job |= {"partitions": False, "results": 2, "compile_options": "", "instructions": ""}
     assert asked(tmp_path, "job") == job
     assert found.executable == b"machine code of p"
     assert found.facts["versions"] == VERSIONS

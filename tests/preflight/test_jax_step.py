@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._runtime.jax import saved_programs
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight import _step
 from keras_tpu_ext.preflight._compiler import Compiled
@@ -48,6 +49,15 @@ def report_of(*first, **options):
     return kte.preflight(model, batch, target="cpu-2", progress=False)
 
 
+def test_a_folder_of_the_user_is_no_folder_of_that_name(asked, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    report_of().save("~/files/step.kte")
+    assert [path.name for path in (tmp_path / "files").iterdir()] == ["step.kte"]
+    assert not (tmp_path / "~").exists()
+    assert f'compiled=("{tmp_path}/files/step.kte", ' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("steps", ["auto", 3])
 def test_all_programs_are_compiled_at_once_and_told(asked, tmp_path, capfd, steps):
     path = tmp_path / "step.kte"
@@ -65,13 +75,24 @@ def test_all_programs_are_compiled_at_once_and_told(asked, tmp_path, capfd, step
     assert text in capfd.readouterr().err
 
 
-def test_of_a_model_that_keras_does_not_compile_nothing_is_saved(asked, tmp_path, caplog):
+def test_where_jax_does_not_tell_its_options_the_report_is_made_and_nothing_is_saved(asked, tmp_path, monkeypatch):
+    monkeypatch.delattr(saved_programs._pxla, "create_compile_options")
+    report = report_of()
+    assert report.ok
+    with pytest.raises(
+        ArgumentError, match="save: this JAX does not tell what it asks its compiler for, as the log says"
+    ):
+        report.save(tmp_path / "step.kte")
+    assert asked == [["train"]]
+
+
+def test_of_a_model_that_keras_does_not_compile_nothing_is_saved(asked, tmp_path, capfd):
     report = report_of(keras.layers.RandomRotation(0.1, name="turned"))
     text = (
         "`fit` runs each operation of 'small' by itself, which is slow on a TPU: "
         "Keras does not compile 'turned'. Do that in dataset.map(...), or with kte.layers."
     )
-    assert f"preflight: a compiled step is estimated, but {text}" in caplog.text
+    assert f"preflight: a compiled step is estimated, but {text}" in capfd.readouterr().err
     with pytest.raises(ArgumentError) as told:
         report.save(tmp_path / "step.kte")
     assert str(told.value) == f"save: {text}"

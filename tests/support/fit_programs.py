@@ -111,7 +111,7 @@ def programs_of_fit(make, scope, device_kind, x, y, batch_size):
     return texts
 
 
-def programs_without_fit(make, scope, device_kind, x, y, batches):
+def programs_without_fit(make, scope, device_kind, x, y):
     """Return the programs of a model whose variables have no values, for devices that are not there."""
     scope = dict(scope)
     count, shard, mesh = scope.pop("replicas", 8), scope.pop("shard", None), scope.pop("mesh", {"data": 8})
@@ -120,8 +120,7 @@ def programs_without_fit(make, scope, device_kind, x, y, batches):
         opened = devices.shard(opened, shard, tuple(mesh.items()))
     with kte.strategy_scope(require="cpu", replicas=1, **scope):
         model = probes.call_abstractly(make)
-    batch = x if y is None else (x, y)
-    return probes.lower_programs(model, batch, opened, device_kind, num_batches=batches, validation_batches=batches)
+    return probes.lower_programs(model, x if y is None else (x, y), opened, device_kind)
 
 
 def rows_of(data, rows):

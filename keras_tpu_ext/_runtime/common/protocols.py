@@ -629,8 +629,6 @@ class Probes(Protocol):
         opened: OpenedStrategy,
         device_kind: str,
         *,
-        num_batches: int | None = None,
-        validation_batches: int | None = None,
         step_seconds: float | None = None,
     ) -> list[LoweredStep]:
         """Lower every program that a `fit` with validation, `evaluate` and `predict` would compile for such a batch.
@@ -644,8 +642,6 @@ class Probes(Protocol):
             batch: As for `lower_step`.
             opened: As for `lower_step`.
             device_kind: As for `lower_step`.
-            num_batches: Batches in an epoch, if known: no execution has more.
-            validation_batches: Batches in the data for validation, if known.
             step_seconds: About how long a train step takes, if known; "auto" is 8 steps if not.
 
         Raises:

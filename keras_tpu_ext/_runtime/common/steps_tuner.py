@@ -25,10 +25,6 @@ class StepsTuner:
         self._fitted = False
         self._cut = False  # whether the last execution ended with its epoch
 
-    def settle(self, steps: int) -> None:
-        """Take a number of steps as final."""
-        self.steps, self.settled = steps, True
-
     def note(self, steps: int, seconds: float) -> None:
         """Record the seconds until the results of an execution were available.
 

@@ -70,18 +70,16 @@ class GroupedDataAdapter(DataAdapter):
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
         """Return an iterator over groups of batches, which already are what Keras 3.16 calls a `super_batch`."""
         model, adapter = self._model, self._adapter
+        # Executions have the room that they have in compiled programs, also if there are fewer batches.
+        has_room = self._method != "predict" and int(model.steps_per_execution) == offered_steps()
         batches = batches_of(
             model,
             fills_up=_may_be_short(adapter, num_replicas(model)),
             may_pad=lambda data: model._kte.separability.may_pad(self._method, data),
-            most_steps=None if self._has_room() else adapter.num_batches,
+            most_steps=None if has_room else adapter.num_batches,
             rows=getattr(adapter, "rows_before", 0),
         )
         return batches.executions(adapter.get_numpy_iterator(), lambda: _requested_steps(model))
-
-    def _has_room(self) -> bool:
-        """Return whether executions are as long as in compiled programs, also if there are fewer batches."""
-        return self._method != "predict" and int(self._model.steps_per_execution) == offered_steps()
 
     # Not found by `__getattr__`: Keras's base class has them.
     num_batches = property(operator.attrgetter("_adapter.num_batches"))

@@ -80,8 +80,6 @@ def lower_programs(
     opened: OpenedStrategy,
     device_kind: str,
     *,
-    num_batches: int | None = None,
-    validation_batches: int | None = None,
     step_seconds: float | None = None,
 ) -> list[LoweredStep]:
     """Lower the programs of `fit`, `evaluate` and `predict`; see `common/protocols.py`."""
@@ -90,12 +88,10 @@ def lower_programs(
         if not isinstance(model, TrainStep):  # Keras's own loop calls a program for each step
             return [_Program(method) for method in _PARTS]
         sizes = _numbers_of_steps(model, batch, step_seconds)
-        most = {"fit": num_batches, "evaluate": validation_batches}
         found = []
         for method in _PARTS:
             pads = [False] + [True] * model._kte.separability.may_pad(method, batch)
-            of_method = [1] if method == "predict" and model._kte.schedule is not None else sizes
-            steps = sorted({min(size, most.get(method) or size) for size in of_method})
+            steps = [1] if method == "predict" and model._kte.schedule is not None else sizes
             found += [_Program(method, *each) for each in itertools.product(steps, pads)]
         has_window = model._kte.compiled_state().accumulator(model.optimizer) is not None
         return found + [_Program(None)] * has_window
@@ -105,11 +101,11 @@ def lower_programs(
     return list({step.digest: step for step in reversed(found)}.values())[::-1]
 
 
-def _numbers_of_steps(model: Model, batch: Nest, step_seconds: float | None) -> set[int]:
+def _numbers_of_steps(model: Model, batch: Nest, step_seconds: float | None) -> list[int]:
     """Return the numbers of steps that executions of a model may have."""
     if model._kte.schedule is None:
-        return {int(model.steps_per_execution)}
-    return {1, steps_that_fit(step_seconds, most_steps(_bytes_of(batch)))}
+        return [int(model.steps_per_execution)]
+    return sorted({1, steps_that_fit(step_seconds, most_steps(_bytes_of(batch)))})
 
 
 def _lower(

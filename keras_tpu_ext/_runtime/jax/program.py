@@ -106,9 +106,8 @@ class JaxProgram(ExactProgram):
 
     def make_schedule(self) -> ExecutionSchedule:
         """Return the schedule of "auto", which takes the steps of compiled programs, if there are any."""
-        schedule = ExecutionSchedule()
-        if steps := offered_steps():
-            schedule.tuner.settle(steps)
+        schedule, steps = ExecutionSchedule(), offered_steps()
+        schedule.tuner.steps, schedule.tuner.settled = max(1, steps), steps > 0
         return schedule
 
     def train_step(self, state: State, data: Nest) -> tuple[dict[str, Any], State]:
