@@ -101,7 +101,17 @@ def compile_all(
     versions = compiler_versions(target)
     with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
         folders = [_written(Path(name) / str(number), target, one) for number, one in enumerate(lowered)]
-        _run_worker(folders, timeout_s, progress, target)
+        command, printed = [sys.executable, str(_WORKER), *map(str, folders)], Path(name) / "printed"
+        try:
+            most = timeout_s * len(folders)
+            status = run_process(command, _environment(target), printed, timeout_s=most, progress=progress)
+        except subprocess.TimeoutExpired as error:
+            raise PreflightError(
+                f"The compiler was not done for {target.name} after {most:g} s. Give it more time, "
+                f"timeout_s={2 * timeout_s:g}, or fewer layers."
+            ) from error
+        if not all((folder / "result.json").exists() for folder in folders):
+            raise PreflightError(_crash_message(target, status, last_lines(printed, 8)))
         return [_compiled(folder, target, versions) for folder in folders]
 
 
@@ -192,21 +202,6 @@ def _kernels(
         texts = json.loads(found.read_text()) if found.exists() else {}
     cycles = {digest_of(body): cycles_of(text) for body, text in texts.items()}
     return {digest: one for digest, one in cycles.items() if one is not None}
-
-
-def _run_worker(folders: Sequence[Path], timeout_s: float, progress: Callable[[float], None], target: Target) -> None:
-    """Compile the programs in folders, each of which has a `result.json` then."""
-    command, printed = [sys.executable, str(_WORKER), *map(str, folders)], folders[0] / "printed"
-    most = timeout_s * len(folders)
-    try:
-        status = run_process(command, _environment(target), printed, timeout_s=most, progress=progress)
-    except subprocess.TimeoutExpired as error:
-        raise PreflightError(
-            f"The compiler was not done for {target.name} after {most:g} s. Give it more time, "
-            f"timeout_s={2 * timeout_s:g}, or fewer layers."
-        ) from error
-    if not all((folder / "result.json").exists() for folder in folders):
-        raise PreflightError(_crash_message(target, status, last_lines(printed, 8)))
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:

@@ -84,8 +84,8 @@ class Step:
             assert one.signature is not None, "it was lowered by JAX"
             seconds = answer.facts["compile_seconds"]
             programs.append(SavedProgram(one.name, one.steps, one.signature, seconds, answer.executable))
-        longest, names = max(one.steps for one in lowered), "; ".join(one.name for one in lowered)
-        auto = f'steps_per_execution="auto" is {longest} where it is used'
+        auto = f'steps_per_execution="auto" is {max(one.steps for one in lowered)} where it is used'
+        names = "; ".join(one.name for one in lowered)
         announce(f"save: {os.fspath(path)} has, for {self.target.name}: {names}. {auto}")
         facts = {**answer.machine, **saved_programs.facts_of(self.opened.strategy, are_here=False)}
         return SavedFile(self.target.name, machine_of(facts), tuple(programs)).write(path)
