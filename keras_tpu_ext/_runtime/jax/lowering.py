@@ -87,11 +87,13 @@ def lower_programs(
     def programs(model: Model, batch: Nest) -> list[_Program]:
         if not isinstance(model, TrainStep):  # Keras's own loop calls a program for each step
             return [_Program(method) for method in _PARTS]
-        sizes = _numbers_of_steps(model, batch, step_seconds)
-        found = []
+        is_auto, found = model._kte.schedule is not None, []
+        # An eighth of what may be: there is room for as many batches also where there are fewer.
+        most = steps_that_fit(step_seconds, most_steps(8 * _bytes_of(batch)))
+        sizes = sorted({1, most}) if is_auto else [int(model.steps_per_execution)]
         for method in _PARTS:
             pads = [False] + [True] * model._kte.separability.may_pad(method, batch)
-            steps = [1] if method == "predict" and model._kte.schedule is not None else sizes
+            steps = [1] if method == "predict" and is_auto else sizes
             found += [_Program(method, *each) for each in itertools.product(steps, pads)]
         has_window = model._kte.compiled_state().accumulator(model.optimizer) is not None
         return found + [_Program(None)] * has_window
@@ -99,13 +101,6 @@ def lower_programs(
     found = _lower(model, batch, opened, device_kind, programs)
     # Short batches may make no difference, in a `predict` for instance.
     return list({step.digest: step for step in reversed(found)}.values())[::-1]
-
-
-def _numbers_of_steps(model: Model, batch: Nest, step_seconds: float | None) -> list[int]:
-    """Return the numbers of steps that executions of a model may have."""
-    if model._kte.schedule is None:
-        return [int(model.steps_per_execution)]
-    return sorted({1, steps_that_fit(step_seconds, most_steps(_bytes_of(batch)))})
 
 
 def _lower(
