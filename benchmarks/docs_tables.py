@@ -449,6 +449,22 @@ def programs_equal() -> Iterator[str]:
     yield f"The programs are those of keras-team/keras at commit {told['commit'][:10]}."
 
 
+def programs_same() -> Iterator[str]:
+    """Yield whether what programs compile on JAX is what preflight lowers, and which programs are left out."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "same_programs.json").read_text())["rows"]
+    same = [row for row in rows if row["same"] and not row["others"]]
+    left_out = sorted(set(_programs()) - {row["program"] for row in rows})
+    compiled = sum(row["same"] for row in rows)
+    yield f"{len(same)} of {len(rows)} programs, with {compiled} compiled ones in all, are equal."
+    yield ""
+    for row in rows:
+        if row["not_compiled"]:
+            layers = ", ".join(f"`{layer}`" for layer in row["not_compiled"])
+            yield f"- Keras does not compile `{Path(row['program']).name}`, because of {layers}."
+    names = ", ".join(f"`{Path(name).name}`" for name in left_out)
+    yield f"- For TensorFlow alone, and so left out: {names}."
+
+
 def auto_resume() -> Iterator[str]:
     """Yield a row for each device: what it costs to save every 100 steps."""
     yield "| device | step | saved | costs, every 100 steps | Python stands still | writing beside it |"
@@ -613,6 +629,7 @@ TABLES = {
         versions,
         programs,
         programs_equal,
+        programs_same,
         auto_resume,
         dropin_tpu,
         dropin_tensorflow,

@@ -117,7 +117,7 @@ def use_compile_cache(wanted: str | os.PathLike[str]) -> None:
         ArgumentError: If it is no folder, or cannot be made.
         RuntimeNotSupportedError: If this is not Keras 3 on JAX.
     """
-    path = absolute(os.path.expanduser(folder_argument("strategy_scope", wanted, "compile_cache", "programs")))
+    path = absolute(folder_argument("strategy_scope", wanted, "compile_cache", "programs"))
     own = _runtime.devices.compile_cache_dir()
     if _USE.watch is None:
         _USE.watch = _runtime.probes.watch_compiles()

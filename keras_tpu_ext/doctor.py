@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments
 from keras_tpu_ext.errors import KteError
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.precision import recommended_policy
@@ -64,7 +65,7 @@ def doctor(
     if reached:
         found += checks.check_tpu_framework(framework, versions, reached)
         found += checks.check_holders(checks.chip_holders(root) if reached == "local" else [])
-    found += checks.check_paths([os.fspath(path) for path in paths], reached, root)
+    found += checks.check_paths(list(map(arguments.path, paths)), reached, root)
     if hardware.kind == "gpu":
         found += checks.check_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
     found += checks.check_policy(policy, recommended, hardware)
@@ -93,7 +94,7 @@ def _fits(compiled: tuple[str | os.PathLike[str], str], hardware: Hardware, star
         if started and _runtime.saved_programs is not None:
             strategy = strategy_scope(require="tpu", tpu=started).strategy
             facts = {**_runtime.saved_programs.facts_of(strategy), "mesh": saved.machine["mesh"]}
-    misfit, path = saved.misfit(facts), os.fspath(compiled[0])
+    misfit, path = saved.misfit(facts), arguments.path(compiled[0])
     if misfit:
         text = f"the programs of {path}, for {saved.target}, do not fit this machine: {misfit}"
         return Finding("problem", text, "report.save(...) anew, with these versions and for this target")

@@ -218,7 +218,8 @@ def test_packages_that_break_each_other_are_told_on_every_framework(machine):
 
 def test_whether_a_compiled_file_fits_is_told_before_the_tpu_is_started(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(_runtime, "saved_programs", _runtime.saved_programs or object())
-    path, program = tmp_path / "step.kte", SavedProgram("train", Signature("m", "0" * 64, (), ""), 1.0, b"code")
+    path, signature = tmp_path / "step.kte", Signature("m", "0" * 64, (), "")
+    program = SavedProgram("train", 1, signature, 1.0, b"code")
 
     def told(platform, kind, **changes):
         found = machine_of({"platform": platform, "device kind": kind, "build": "", "devices": "", "mesh": ""})

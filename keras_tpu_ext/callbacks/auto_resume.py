@@ -234,7 +234,7 @@ def folder_argument(caller: str, directory: Any, name: str = "directory", exampl
     write = f'{name}="{example}"'
     if not isinstance(directory, (str, os.PathLike)) or not os.fspath(directory):
         raise check.argument_error(caller, name, "the path of a folder", repr(directory), write)
-    path = str(os.fspath(directory))
+    path = check.path(directory)
     try:
         folder_of(path)
     except (ImportError, ValueError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.display import HtmlText, counted, duration, wrap
@@ -73,7 +74,7 @@ def run_report(directory: str) -> RunReport:
     Raises:
         ArgumentError: If there is nothing, or something else.
     """
-    folder = folder_of(directory)
+    folder = folder_of(check.path(directory))
     run = read_run(folder)
     if run is None:
         raise ArgumentError(

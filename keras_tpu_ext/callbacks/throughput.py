@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -202,7 +201,7 @@ class Throughput(Looking, Plotted):
         self._fitting = self._is_beginning = True
         self._show_in_progress_bar()
         if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
-            self._scalars = ScalarWriter(self._open_scalars, os.fspath(self.log_dir), every=self.window)
+            self._scalars = ScalarWriter(self._open_scalars, check.path(self.log_dir), every=self.window)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop measuring, and close the file for TensorBoard."""

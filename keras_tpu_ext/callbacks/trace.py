@@ -81,7 +81,7 @@ class Trace(FitObserver):
     def __init__(self, *, steps: tuple[int, int] = (10, 20), directory: str | PathLike[str] | None = None) -> None:
         super().__init__()
         self.steps = _checked(steps)
-        self.directory = None if directory is None else os.fspath(directory)
+        self.directory = None if directory is None else check.path(directory)
         if self.directory is not None and "://" in self.directory:
             raise check.argument_error("Trace", "directory", "a local folder", repr(directory), 'directory="logs"')
         self._report: TraceReport | None = None

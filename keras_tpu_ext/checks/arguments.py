@@ -12,6 +12,7 @@ import json
 import math
 import numbers
 import operator
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -93,6 +94,11 @@ def function(caller: str, name: str, value: Callable[..., T], *, what: str, exam
     if not callable(value):
         raise argument_error(caller, name, f"a function that returns {what}", repr(value), _assignment(name, example))
     return value
+
+
+def path(value: str | bytes | os.PathLike[Any]) -> str:
+    """Return a path that a user gave, with `~` for his home folder; a URL as it is."""
+    return os.path.expanduser(os.fsdecode(value))
 
 
 def optional(check: Callable[..., T], caller: str, name: str, value: Any, **options: Any) -> T | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.errors import ArgumentError
 
@@ -55,7 +56,7 @@ def list_shards(function: str, source: object) -> tuple[str, ...]:
     """Return the TFRecord files of a folder, of a glob or of a list of paths."""
     if not isinstance(source, (str, os.PathLike)):
         return _given_paths(function, source)
-    path = os.fspath(source)
+    path = check.path(source)
     if not tf.io.gfile.isdir(path):
         return _matching(function, path)
     found = sorted(name for name in tf.io.gfile.listdir(path) if is_shard(name))
@@ -75,7 +76,7 @@ def is_shard(name: str) -> bool:
 def _image_paths(function: str, source: object, *, flat: bool) -> tuple[tuple[str, ...], str]:
     if not isinstance(source, (str, os.PathLike)):
         return _given_paths(function, source), ""
-    path = os.fspath(source)
+    path = check.path(source)
     if not tf.io.gfile.isdir(path):
         return _matching(function, path), ""
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(path) if not name.startswith(".")]
@@ -108,7 +109,7 @@ def _is_image(name: str) -> bool:
 
 
 def _given_paths(function: str, source: object) -> tuple[str, ...]:
-    paths = tuple(os.fspath(path) for path in source) if isinstance(source, Iterable) else ()
+    paths = tuple(map(check.path, source)) if isinstance(source, Iterable) else ()
     if not paths:
         raise ArgumentError(
             f"{function} needs a folder, a pattern or a list of paths; got {source!r}. "

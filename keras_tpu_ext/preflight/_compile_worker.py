@@ -1,8 +1,8 @@
-"""The process that runs the TPU compiler: `python _compile_worker.py FOLDER`.
+"""The process that runs the TPU compiler: `python _compile_worker.py FOLDER ...`.
 
 It is run as a file, so that it imports only JAX, not this package. It reads `job.json` and `program` (StableHLO)
-from the folder, and writes `module.hlo`, `executable` and `result.json` there. With a second argument, the folder
-into which the compiler writes the instructions that it makes, it writes those of Pallas kernels to `kernels.json`.
+from each folder, and writes `module.hlo`, `executable` and `result.json` there. If the job names a folder into which
+the compiler writes its instructions, it writes those of Pallas kernels to `kernels.json` instead.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from pathlib import Path
 from typing import Any
 
 
-def main(folder: str, instructions: str | None = None) -> int:
-    """Compile the program in `folder`, or its kernels alone."""
-    path = Path(folder)
-    job, program = json.loads((path / "job.json").read_text()), (path / "program").read_bytes()
-    if instructions is not None:
-        (path / "kernels.json").write_text(json.dumps(compile_kernels(job, program, Path(instructions))))
-        return 0
-    result = compile_program(job, program, path / "module.hlo")
-    (path / "result.json").write_text(json.dumps(result))
+def main(*folders: str) -> int:
+    """Compile the programs in folders, all for the same devices, or their kernels alone."""
+    devices: Any = None
+    for path in map(Path, folders):
+        job, program = json.loads((path / "job.json").read_text()), (path / "program").read_bytes()
+        devices = devices or _devices(job)
+        if job["instructions"]:
+            kernels = compile_kernels(devices[:1], program, Path(job["instructions"]))
+            (path / "kernels.json").write_text(json.dumps(kernels))
+        else:
+            result = compile_program(job, devices, program, path / "module.hlo")
+            (path / "result.json").write_text(json.dumps(result))
     return 0
 
 
-def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str, Any]:
+def compile_program(job: dict[str, Any], devices: Any, program: bytes, out: Path) -> dict[str, Any]:
     """Compile a program and write its HLO to `out`; return its sizes and times, or the compiler's error."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
-    devices = _devices(job)
     start = time.monotonic()
     try:
         with mlir.make_ir_context():
@@ -76,12 +78,11 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
     }
 
 
-def compile_kernels(job: dict[str, Any], program: bytes, instructions: Path) -> dict[str, str]:
+def compile_kernels(devices: Any, program: bytes, instructions: Path) -> dict[str, str]:
     """Compile each Pallas kernel of a program alone; return the instructions of each by its body."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
-    devices = _devices(job)[:1]
     found: dict[str, str] = {}
     with mlir.make_ir_context():
         for kernel in _kernels(ir.Module.parse(_replace_mhlo_copy(program)).operation):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,42 +82,37 @@ def compile_for(
     progress: Callable[[float], None],
 ) -> Compiled:
     """Compile a lowered step for a TPU slice."""
-    versions = compiler_versions(target)
-    job = {
-        "topology": target.topology,
-        "options": target.topology_options,
-        "devices": target.devices,
-        "partitions": lowered.partitions,
-        "results": lowered.results,
-        "compile_options": base64.b64encode(lowered.compile_options).decode(),
-    }
-    environment = _environment(target)
-    key = _cache_key(lowered.identity, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))
-    cached = None if cache_dir is None else Path(cache_dir) / f"{key}.json.gz"
+    cached = None if cache_dir is None else Path(cache_dir) / f"{_cache_key(target, lowered)}.json.gz"
     if cached is not None and (found := _read_cache(cached)) is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
-        folder = Path(name)
-        (folder / "job.json").write_text(json.dumps(job))
-        (folder / "program").write_bytes(lowered.program)
-        facts = _run_worker(folder, environment, timeout_s, progress, target)
-        if "unreadable" in facts:
-            raise PreflightError(
-                f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
-                f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
-                "Write: pip install --upgrade 'jax[tpu]'"
-            )
-        facts["versions"] = versions
-        if "error" in facts:
-            compiled = Compiled("", facts, facts.pop("error"))
-        else:
-            hlo, executable = (folder / "module.hlo").read_text(), (folder / "executable").read_bytes()
-            facts["kernels"] = _kernels(folder, environment, timeout_s, progress) if KERNEL in hlo else {}
-            compiled = Compiled(hlo, facts, executable=executable, machine=facts.pop("machine", {}))
+    (compiled,) = compile_all(target, [lowered], timeout_s=timeout_s, progress=progress)
+    if not compiled.error:
+        compiled.facts["kernels"] = _kernels(target, lowered, timeout_s, progress) if KERNEL in compiled.hlo else {}
     # No other errors: they may be caused by the machine.
     if cached is not None and (not compiled.error or "RESOURCE_EXHAUSTED" in compiled.error):
         _write_cache(cached, compiled)
     return compiled
+
+
+def compile_all(
+    target: Target, lowered: Sequence[LoweredStep], *, timeout_s: float, progress: Callable[[float], None]
+) -> list[Compiled]:
+    """Compile lowered steps for a TPU slice, in one process of the compiler, without cache and cycles of kernels."""
+    versions = compiler_versions(target)
+    with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
+        folders = [_written(Path(name) / str(number), target, one) for number, one in enumerate(lowered)]
+        command, printed = [sys.executable, str(_WORKER), *map(str, folders)], Path(name) / "printed"
+        try:
+            most = timeout_s * len(folders)
+            status = run_process(command, _environment(target), printed, timeout_s=most, progress=progress)
+        except subprocess.TimeoutExpired as error:
+            raise PreflightError(
+                f"The compiler was not done for {target.name} after {most:g} s. Give it more time, "
+                f"timeout_s={2 * timeout_s:g}, or fewer layers."
+            ) from error
+        if not all((folder / "result.json").exists() for folder in folders):
+            raise PreflightError(_crash_message(target, status, last_lines(printed, 8)))
+        return [_compiled(folder, target, versions) for folder in folders]
 
 
 def compiler_versions(target: Target) -> dict[str, str]:
@@ -156,38 +151,57 @@ def _environment(target: Target) -> dict[str, str]:
     }
 
 
+def _job(target: Target, lowered: LoweredStep) -> dict[str, Any]:
+    return {
+        "topology": target.topology,
+        "options": target.topology_options,
+        "devices": target.devices,
+        "partitions": lowered.partitions,
+        "results": lowered.results,
+        "compile_options": base64.b64encode(lowered.compile_options).decode(),
+    }
+
+
+def _written(folder: Path, target: Target, lowered: LoweredStep, instructions: str = "") -> Path:
+    """Return a new folder with what `_compile_worker.py` reads."""
+    folder.mkdir()
+    (folder / "job.json").write_text(json.dumps({**_job(target, lowered), "instructions": instructions}))
+    (folder / "program").write_bytes(lowered.program)
+    return folder
+
+
+def _compiled(folder: Path, target: Target, versions: dict[str, str]) -> Compiled:
+    """Return what `_compile_worker.py` has written."""
+    facts = json.loads((folder / "result.json").read_text())
+    if "unreadable" in facts:
+        raise PreflightError(
+            f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
+            f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
+            "Write: pip install --upgrade 'jax[tpu]'"
+        )
+    facts["versions"] = versions
+    if "error" in facts:
+        return Compiled("", facts, facts.pop("error"))
+    hlo, executable = (folder / "module.hlo").read_text(), (folder / "executable").read_bytes()
+    return Compiled(hlo, facts, executable=executable, machine=facts.pop("machine", {}))
+
+
 def _kernels(
-    folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None]
+    target: Target, lowered: LoweredStep, timeout_s: float, progress: Callable[[float], None]
 ) -> dict[str, KernelCycles]:
     """Compile the kernels of a program alone; return the cycles of each, where the compiler tells, by its digest."""
-    written, found = folder / "instructions", folder / "kernels.json"
-    written.mkdir()
-    arguments = f"{environment.get('LIBTPU_INIT_ARGS', '')} {_WRITES_INSTRUCTIONS.format(written)}"
-    command = [sys.executable, str(_WORKER), str(folder), str(written)]
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        variables = {**environment, "LIBTPU_INIT_ARGS": arguments}
-        run_process(command, variables, folder / "printed", timeout_s=timeout_s, progress=progress)
-    texts = json.loads(found.read_text()) if found.exists() else {}
+    environment = _environment(target)
+    with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_preflight_") as name:
+        arguments = f"{environment.get('LIBTPU_INIT_ARGS', '')} {_WRITES_INSTRUCTIONS.format(name)}"
+        folder = _written(Path(name) / "program", target, lowered, name)
+        command = [sys.executable, str(_WORKER), str(folder)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            environment |= {"LIBTPU_INIT_ARGS": arguments}
+            run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
+        found = folder / "kernels.json"
+        texts = json.loads(found.read_text()) if found.exists() else {}
     cycles = {digest_of(body): cycles_of(text) for body, text in texts.items()}
     return {digest: one for digest, one in cycles.items() if one is not None}
-
-
-def _run_worker(
-    folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
-) -> dict[str, Any]:
-    """Compile the program in a folder; return what the worker says of it."""
-    command = [sys.executable, str(_WORKER), str(folder)]
-    try:
-        status = run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
-    except subprocess.TimeoutExpired as error:
-        raise PreflightError(
-            f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
-            f"timeout_s={2 * timeout_s:g}, or fewer layers."
-        ) from error
-    if not (folder / "result.json").exists():
-        raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
-    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return result
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:
@@ -198,9 +212,10 @@ def _crash_message(target: Target, status: int, printed: str) -> str:
     return text + printed
 
 
-def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], arguments: str) -> str:
-    settings = json.dumps([_CACHE_VERSION, job, versions, arguments], sort_keys=True).encode()
-    return hashlib.sha256(settings + program).hexdigest()[:32]
+def _cache_key(target: Target, lowered: LoweredStep) -> str:
+    arguments = _environment(target).get("LIBTPU_INIT_ARGS", "")
+    settings = [_CACHE_VERSION, _job(target, lowered), compiler_versions(target), arguments]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode() + lowered.identity).hexdigest()[:32]
 
 
 def _read_cache(path: Path) -> Compiled | None:

@@ -19,8 +19,8 @@ import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.checks import schema
-from keras_tpu_ext.checks.arguments import argument_error
 from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.errors import ArgumentError, CompiledFileWarning
 from keras_tpu_ext.machine import system
@@ -31,8 +31,7 @@ from keras_tpu_ext.resume.storage import folder_of
 _FORMAT = "compiled programs, 1"
 _LARGEST = 1 << 32  # bytes of a file; one that is longer is never read
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# Flags of XLA that change nothing in a program.
-_NO_FLAGS = ("--xla_dump_", "--xla_force_host_platform_device_count")
+_NO_FLAG = "--xla_force_host_platform_device_count"  # it changes nothing in a program
 _MACHINE = (
     *("keras_tpu_ext", "keras", "jax", "jaxlib", "libtpu", "platform", "build", "device kind", "devices", "mesh"),
     *("XLA_FLAGS", "LIBTPU_INIT_ARGS", "processor"),
@@ -46,6 +45,7 @@ _content = schema.fields(
             schema.fields(
                 {
                     "name": schema.text,
+                    "steps": schema.integer(1),
                     "module": schema.text,
                     "digest": schema.matching(_SHA256, "the 64 hexadecimal digits of a SHA-256"),
                     "arguments": schema.list_of(schema.text),
@@ -86,7 +86,8 @@ class SavedFile(NamedTuple):
     def write(self, path: str | os.PathLike[str]) -> str:
         """Write it into a file and return the SHA-256 of that."""
         programs = [
-            {"name": one.name, "seconds": one.seconds, **dataclasses.asdict(one.signature)} for one in self.programs
+            {"name": one.name, "steps": one.steps, "seconds": one.seconds, **dataclasses.asdict(one.signature)}
+            for one in self.programs
         ]
         content = {"format": _FORMAT, "target": self.target, "machine": self.machine, "programs": programs}
         file = io.BytesIO()
@@ -107,27 +108,28 @@ def open_saved(caller: str, compiled: Any) -> SavedFile:
     if not isinstance(path, (str, os.PathLike)) or not _SHA256.fullmatch(sha256):
         needed = "a file with its SHA-256, because it holds machine code that this process would run"
         write = 'compiled=("step.kte", "..."), the line that report.save("step.kte") printed'
-        raise argument_error(caller, "compiled", needed, repr(compiled), write)
+        raise check.argument_error(caller, "compiled", needed, repr(compiled), write)
     if _runtime.saved_programs is None:
         terms = _runtime.message_terms
         raise ArgumentError(
             f"{caller}: `compiled` needs Keras 3 on JAX; this is {terms.keras} on {terms.framework}. Leave it out."
         )
+    path = check.path(path)
     anew = 'the line that report.save("step.kte") printed'
     if not os.path.isfile(path):  # opening a FIFO would wait for its writer
-        raise argument_error(caller, "compiled", "a file that is there", repr(os.fspath(path)), anew)
+        raise check.argument_error(caller, "compiled", "a file that is there", repr(path), anew)
     with open(path, "rb") as file:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
-        raise argument_error(caller, "compiled", f"a file of at most {_LARGEST:,} bytes", repr(os.fspath(path)), anew)
+        raise check.argument_error(caller, "compiled", f"a file of at most {_LARGEST:,} bytes", repr(path), anew)
     if hashlib.sha256(content).hexdigest() != sha256:
-        got = f"{os.fspath(path)!r}, which is another file or was changed, and was not used"
-        raise argument_error(caller, "compiled", f"a file of the SHA-256 {sha256}", got, anew)
+        got = f"{path!r}, which is another file or was changed, and was not used"
+        raise check.argument_error(caller, "compiled", f"a file of the SHA-256 {sha256}", got, anew)
     try:
         return _parsed(content)
     except MismatchError as error:
-        got = f"{os.fspath(path)!r}, in which {error}"
-        raise argument_error(caller, "compiled", "a file that this release wrote", got, anew) from None
+        got = f"{path!r}, in which {error}"
+        raise check.argument_error(caller, "compiled", "a file that this release wrote", got, anew) from None
 
 
 def _parsed(content: bytes) -> SavedFile:
@@ -141,7 +143,7 @@ def _parsed(content: bytes) -> SavedFile:
         if executable.dtype != np.uint8 or executable.ndim != 1:
             raise MismatchError(f"programs[{number}]", "bytes", f"{executable.dtype}{list(executable.shape)}")
         signature = Signature(row["module"], row["digest"], tuple(row["arguments"]), row["options"])
-        programs.append(SavedProgram(row["name"], signature, row["seconds"], executable.tobytes()))
+        programs.append(SavedProgram(row["name"], row["steps"], signature, row["seconds"], executable.tobytes()))
     return SavedFile(found["target"], found["machine"], tuple(programs))
 
 
@@ -163,4 +165,4 @@ def machine_of(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _flags(text: str) -> str:
-    return " ".join(sorted(flag for flag in text.split() if not flag.startswith(_NO_FLAGS)))
+    return " ".join(sorted(flag for flag in text.split() if not flag.startswith(_NO_FLAG)))

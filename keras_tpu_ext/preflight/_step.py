@@ -13,10 +13,11 @@ from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
 from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext.errors import ArgumentError, PreflightError
+from keras_tpu_ext.output.announce import announce
 from keras_tpu_ext.output.display import mesh_text
 from keras_tpu_ext.output.progress import Progress
 from keras_tpu_ext.preflight import _batch
-from keras_tpu_ext.preflight._compiler import Compiled, compile_for
+from keras_tpu_ext.preflight._compiler import Compiled, compile_all, compile_for
 from keras_tpu_ext.preflight._hlo.timeline import Correction
 from keras_tpu_ext.preflight._saved import SavedFile, machine_of
 from keras_tpu_ext.preflight.report import PreflightReport
@@ -49,11 +50,10 @@ class Step:
         sized = _batch.with_batch_size(self.spec, examples)
         lowered = _runtime.probes.lower_step(self.model, sized, self.opened, self.target.generation.device_kind)
         mesh = "" if self.mesh is None else f" ({mesh_text(self.mesh)})"
-        return lowered, self._compiled(lowered, f"preflight: compiling for {self.target.name}{mesh}", self.cache)
-
-    def _compiled(self, lowered: LoweredStep, text: str, cache: str | None) -> Compiled:
-        with Progress(text, shown=self.progress) as line:
-            return compile_for(self.target, lowered, timeout_s=self.timeout_s, cache_dir=cache, progress=line.update)
+        with Progress(f"preflight: compiling for {self.target.name}{mesh}", shown=self.progress) as line:
+            return lowered, compile_for(
+                self.target, lowered, timeout_s=self.timeout_s, cache_dir=self.cache, progress=line.update
+            )
 
     def save(self, step_seconds: float | None, known: Compiled, digest: str, path: str | os.PathLike[str]) -> str:
         """Compile all programs of a `fit`, but for the known one, and write them; return the file's SHA-256."""
@@ -65,22 +65,40 @@ class Step:
                 f"save: {self.model.name!r} has Keras's own step, and in strategy_scope() a model has another. Write "
                 "preflight(model, batch) with a model that was made in kte.strategy_scope()."
             )
+        if not_compiled := self._not_compiled():
+            raise ArgumentError(f"save: {not_compiled}")
         lowered = _runtime.probes.lower_programs(
             self.model, self.spec, self.opened, self.target.generation.device_kind, step_seconds=step_seconds
         )
-        programs, lowered = [], list({one.digest: one for one in reversed(lowered)}.values())[::-1]
-        for number, one in enumerate(lowered, 1):
-            compiled = known
-            if one.digest != digest or not known.executable:
-                text = f"save: compiling {one.name!r} ({number} of {len(lowered)}) for {self.target.name}"
-                compiled = self._compiled(one, text, None)
-            if compiled.error:
-                raise PreflightError(f"{one.name!r} does not compile: {compiled.error.splitlines()[0]}")
+        if not all(one.compile_options for one in lowered):
+            raise ArgumentError("save: this JAX does not tell what it asks its compiler for, as the log says.")
+        missing = [one for one in lowered if one.digest != digest or not known.executable]
+        with Progress(f"save: compiling for {self.target.name}", shown=self.progress) as line:
+            found = compile_all(self.target, missing, timeout_s=self.timeout_s, progress=line.update)
+        compiled = {digest: known} | {one.digest: each for one, each in zip(missing, found, strict=True)}
+        programs = []
+        for one in lowered:
+            answer = compiled[one.digest]
+            if answer.error:
+                raise PreflightError(f"{one.name!r} does not compile: {answer.error.splitlines()[0]}")
             assert one.signature is not None, "it was lowered by JAX"
-            seconds = compiled.facts["compile_seconds"]
-            programs.append(SavedProgram(one.name, one.signature, seconds, compiled.executable))
-        facts = {**compiled.machine, **saved_programs.facts_of(self.opened.strategy, are_here=False)}
+            seconds = answer.facts["compile_seconds"]
+            programs.append(SavedProgram(one.name, one.steps, one.signature, seconds, answer.executable))
+        auto = f'steps_per_execution="auto" is {max(one.steps for one in lowered)} where it is used'
+        names = "; ".join(one.name for one in lowered)
+        announce(f"save: {os.fspath(path)} has, for {self.target.name}: {names}. {auto}")
+        facts = {**answer.machine, **saved_programs.facts_of(self.opened.strategy, are_here=False)}
         return SavedFile(self.target.name, machine_of(facts), tuple(programs)).write(path)
+
+    def _not_compiled(self) -> str:
+        """Return why `fit` on JAX compiles no step of the model; empty if it does."""
+        if _runtime.saved_programs is None or (self.model.jit_compile and not self.model.run_eagerly):
+            return ""
+        layers = [repr(layer.name) for layer in self.model._flatten_layers() if not layer.supports_jit]
+        why = "it was compiled with run_eagerly=True or jit_compile=False. Leave that out."
+        if layers:
+            why = f"Keras does not compile {', '.join(layers)}. Do that in dataset.map(...), or with kte.layers."
+        return f"`fit` runs each operation of {self.model.name!r} by itself, which is slow on a TPU: {why}"
 
     def report(self, **more: float | None) -> PreflightReport:
         """Compile it and return the report, without the largest batch."""
@@ -104,6 +122,8 @@ class Step:
             "mesh": None if self.mesh is None else dict(self.mesh),
             **more,
         }
+        if not_compiled := self._not_compiled():
+            announce(f"preflight: a compiled step is estimated, but {not_compiled}")
         try:
             lowered, compiled = self.compile(self.examples)
         except LoweringError as error:

@@ -124,7 +124,7 @@ def preflight(
         None if shard is None else dict(axes or (("data", parsed.devices),)),
         wanted,
         timeout_s,
-        None if folder is False else os.path.expanduser(folder),
+        None if folder is False else check.path(folder),
         progress,
     )
     rate = None if pipeline is None else _batch.batches_per_sec(pipeline, step.examples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from keras_tpu_ext.checks.arguments import argument_error
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.preflight._plot import draw_report
 from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult
@@ -66,7 +66,8 @@ class PreflightReport(PreflightResult):
         """Write the compiled step into a file that `strategy_scope(compiled=...)` takes: `fit` then compiles no step.
 
         It has all programs that `fit` with validation, `evaluate` and `predict` run for batches like that of
-        `preflight`; all but the train step are compiled now. The line to write where the model trains is printed.
+        `preflight`; all but the train step are compiled now. `steps_per_execution="auto"` is the number of steps that
+        take half a second by the estimate, 8 on a CPU. The line to write where the model trains is printed.
         A file is used only where every version, flag and device is the one that it was compiled for. Keras 3 on JAX
         only.
 
@@ -77,7 +78,8 @@ class PreflightReport(PreflightResult):
             The SHA-256 of the file, as 64 hexadecimal digits.
 
         Raises:
-            ArgumentError: If the step does not compile, or this report is not from `preflight` in this process.
+            ArgumentError: If the step does not compile, `fit` would not compile it, or this report is not from
+                `preflight` in this process.
             PreflightError: If the compiler timed out or crashed.
 
         Example:
@@ -98,12 +100,12 @@ class PreflightReport(PreflightResult):
             got = "one that was copied or made by hand" if self.ok else "one whose step does not fit"
             if self.fault is not None:
                 got = f"one whose step does not compile: {self.fault.cause}"
-            raise argument_error(
+            raise check.argument_error(
                 "save", "report", "what preflight returned", got, "preflight(model, batch).save(path)"
             )
-        path = os.fsdecode(path)
+        path = check.path(path)
         if os.path.isdir(path):
-            raise argument_error("save", "path", "a file", f"the folder {path!r}", 'save("step.kte")')
+            raise check.argument_error("save", "path", "a file", f"the folder {path!r}", 'save("step.kte")')
         folder_of(os.path.dirname(path) or ".").prepare()  # before minutes of compiling
         sha256 = self._save(path)
         print(f'kte.strategy_scope(compiled=("{path}", "{sha256}"))')

@@ -288,7 +288,7 @@ def test_a_model_that_is_called_is_right_too(call):
 
 
 def test_it_is_told_where_keras_is_wrong_though_the_kernel_is_not_taken(caplog, monkeypatch):
-    monkeypatch.setattr(attention, "_WARNED", set())
+    attention._warn_once.cache_clear()
     query, key, value = arrays(queries=128, keys=128)
     with as_on_tpu(), exact_operations(TracedDevices.of(None)):
         keras.ops.dot_product_attention(query[:, :100], key[:, :100], value[:, :100])

@@ -5,11 +5,13 @@ import logging
 import types
 
 import jax
+import keras
 import numpy as np
 import pytest
 from jaxlib import _jax
 
-from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, differences
+import keras_tpu_ext as kte
+from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
 from keras_tpu_ext._runtime.jax import loop, saved_programs
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -37,7 +39,7 @@ def saved(*changes, **of_signature):
     devices = _jax.DeviceList(tuple(jax.devices()[:1]))
     loaded = client.compile_and_load(lowered.compiler_ir("stablehlo"), devices, options)
     one = SavedProgram(
-        "train", dataclasses.replace(signature, **of_signature), SECONDS, client.serialize_executable(loaded)
+        "train", 3, dataclasses.replace(signature, **of_signature), SECONDS, client.serialize_executable(loaded)
     )
     return dataclasses.replace(one, **dict(changes))
 
@@ -45,7 +47,7 @@ def saved(*changes, **of_signature):
 @pytest.fixture
 def offer(monkeypatch):
     monkeypatch.setattr(saved_programs, "_programs", {})
-    monkeypatch.setattr(saved_programs, "_told", set())
+    saved_programs._log_once.cache_clear()
 
     def offer(one, **facts):
         found = {**saved_programs._facts(jax.devices()[:1]), **facts}
@@ -76,6 +78,23 @@ def test_a_program_that_fits_is_taken_and_computes_the_same(offer, taken, caplog
     assert len(taken) == 2
     assert SECONDS - 10 < taken[0] < SECONDS
     assert not caplog.messages
+
+
+def test_its_steps_are_those_of_auto_from_then_on(offer):
+    assert saved_programs.offered_steps() == 0
+    tuner = auto().tuner
+    assert (tuner.steps, tuner.settled) == (1, False)
+    offer(saved())
+    assert saved_programs.offered_steps() == 3
+    tuner = auto().tuner
+    assert (tuner.steps, tuner.settled) == (3, True)
+
+
+def auto():
+    """Return the schedule of a new model."""
+    model = kte.TPUModel(*[keras.Input((2,))] * 2)
+    model.compile("sgd", "mse", steps_per_execution="auto")
+    return model._kte.schedule
 
 
 def test_the_file_of_other_devices_options_arguments_or_bytes_is_told_and_not_taken(offer, taken, caplog):
@@ -130,7 +149,7 @@ def test_another_program_is_told_once_with_what_differs(offer, taken, caplog):
         "A step is compiled here, because the file of compiled programs differs: "
         "in 'train', rows: expected tensor<8x2xf32>, found tensor<6x2xf32>",
         "A step is compiled here, because the file of compiled programs differs: "
-        "'train' has equal arguments, and another layer, loss, optimizer or constant in it",
+        "'train' has equal arguments, and another layer, loss, optimizer, constant or setting of JAX in it",
     ]
     assert not taken
 
@@ -191,6 +210,23 @@ def test_the_options_of_an_older_jax_are_made_and_read(monkeypatch):
     monkeypatch.setattr(saved_programs, "_BUILD_OPTIONS", (*saved_programs._BUILD_OPTIONS, "no_such_effort"))
     monkeypatch.setitem(saved_programs._OF_GPUS, "no_such_flag", "")
     assert saved_programs.signature_of(lowered, 1) == (signature, options)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_of_options_that_a_newer_jax_makes_otherwise_what_is_lost_is_told(monkeypatch, caplog, is_gone):
+    lowered = step().lower(X, ROWS)
+    signature, _ = saved_programs.signature_of(lowered, 1)
+    saved_programs._log_once.cache_clear()
+    if is_gone:
+        monkeypatch.delattr(saved_programs._pxla, "create_compile_options")
+    else:
+        monkeypatch.setattr(saved_programs._pxla, "create_compile_options", lambda a_new_argument: None)
+    for _ in range(2):
+        without = Signature("", signature.digest, (), "")
+        assert saved_programs.signature_of(lowered, 1) == (without, b"")
+    (text,) = caplog.messages
+    assert text.startswith(f"JAX {jax.__version__} does not tell what it asks its compiler for (")
+    assert text.endswith("of the compiler's own options, and report.save(...) writes no file")
 
 
 def test_arguments_without_names_have_numbers(monkeypatch):

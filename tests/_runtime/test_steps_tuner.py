@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_tpu_ext._runtime.common.steps_tuner import LONGEST, SHORTEST, StepsTuner
+from keras_tpu_ext._runtime.common.steps_tuner import LONGEST, SHORTEST, StepsTuner, steps_that_fit
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -43,6 +43,17 @@ def test_one_slow_execution_on_the_way_does_not_settle_it():
     assert not tuner.settled
     tuner.note(1, 0.001)
     assert tuner.steps == 8
+
+
+@given(st.floats(1e-6, 0.5), st.integers(1, 2**20))
+def test_steps_of_a_known_time_take_up_to_half_a_second(per_step, most):
+    steps = steps_that_fit(per_step, most)
+    assert steps == most or 0.25 < steps * per_step <= 0.5
+
+
+def test_steps_of_which_nothing_is_known_are_those_that_are_tried_first():
+    assert [steps_that_fit(None, most) for most in (2**20, 8, 5, 1)] == [8, 8, 5, 1]
+    assert steps_that_fit(3.0, 100) == 1
 
 
 def test_it_comes_down_again():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from fit_programs import CPU, TPU, names_of, programs_of_fit, programs_without_fit, rows_of
 from keras_tpu_ext._runtime.jax import attention
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
@@ -38,6 +39,12 @@ def bert():
 def vit():
     return hub.models.ViTBackbone(
         image_shape=(32, 32, 3), patch_size=8, num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=96, dropout_rate=0.1
+    )
+
+
+def gpt2():
+    return hub.models.GPT2Backbone(
+        vocabulary_size=50, num_layers=2, num_heads=2, hidden_dim=128, intermediate_dim=96, max_sequence_length=TOKENS
     )
 
 
@@ -138,12 +145,16 @@ def test_what_is_frozen_inside_a_layer_stays_so():
     assert len(copy.trainable_weights) == len(copy.weights) - 1
 
 
+def classifier_of(backbone):
+    outputs = backbone.output["pooled_output"] if isinstance(backbone.output, dict) else backbone.output[:, 0]
+    classifier = keras.Model(backbone.input, keras.layers.Dense(2, dtype="float32")(outputs))
+    classifier.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return classifier
+
+
 def trained(model, inputs, options):
     with kte.strategy_scope(require="cpu", for_tpu=True, **options):
-        backbone = model()
-        outputs = backbone.output["pooled_output"] if isinstance(backbone.output, dict) else backbone.output[:, 0]
-        classifier = keras.Model(backbone.input, keras.layers.Dense(2)(outputs))
-        classifier.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        classifier = classifier_of(model())
     classifier.set_weights([np.cos(np.arange(w.size)).reshape(w.shape) / 9 for w in classifier.get_weights()])
     for layer in classifier._flatten_layers():
         if getattr(layer, "seed_generator", None) is not None:
@@ -157,3 +168,15 @@ def test_two_replicas_train_a_backbone_as_one_does(name):
     make, inputs = BACKBONES[name]
     alone, together = (trained(make, inputs, {"replicas": count}) for count in (1, 2))
     np.testing.assert_allclose(together, alone, rtol=1e-4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("device_kind", [CPU, TPU])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "ViT"])
+def test_the_programs_of_fit_are_those_that_are_lowered_without_it(name, device_kind):
+    make, inputs = {**BACKBONES, "GPT-2": (gpt2, TEXT)}[name]
+    x, y = rows_of((inputs, np.arange(2)), np.arange(30) % 2)  # whose last batch is short
+    case = lambda: classifier_of(make()), {"for_tpu": True, "precision": "mixed_bfloat16"}, device_kind
+    texts = programs_of_fit(*case, x, y, 16)
+    found = names_of(texts, programs_without_fit(*case, *rows_of((x, y), slice(16))))
+    assert {one.split(",")[0] for one in found} == {"train", "evaluate", "predict"}

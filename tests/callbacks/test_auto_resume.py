@@ -671,6 +671,16 @@ def test_plain_keras_is_refused(tmp_path):
         plain.fit(X, Y, verbose=0, callbacks=[kte.callbacks.AutoResume(tmp_path)])
 
 
+def test_a_folder_of_the_user_is_no_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    callbacks = [
+        kte.callbacks.AutoResume("~/run"),
+        kte.callbacks.RunLog("~/run"),
+        kte.callbacks.Trace(directory="~/run"),
+    ]
+    assert [callback.directory for callback in callbacks] == [str(tmp_path / "run")] * 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

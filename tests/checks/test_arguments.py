@@ -1,6 +1,7 @@
 """The checks of arguments and the text of their errors."""
 
 import math
+import pathlib
 import time
 
 import numpy as np
@@ -29,6 +30,12 @@ def test_numbers_come_back_as_float(value):
 def test_none_is_optional():
     assert check.optional(check.integer, "fit", "epochs", None, example=5) is None
     assert check.optional(check.integer, "fit", "epochs", 3, example=5) == 3
+
+
+def test_the_home_of_the_user_is_in_paths_and_not_in_urls(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    given = ("~/x", pathlib.Path("~/x"), b"~/x", "a/~/x", "gs://bucket/~", "x")
+    assert list(map(check.path, given)) == [*["/home/me/x"] * 3, "a/~/x", "gs://bucket/~", "x"]
 
 
 def test_choices_and_functions_come_back():

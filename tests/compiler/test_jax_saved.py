@@ -84,7 +84,7 @@ def test_what_is_not_right_in_it_is_refused_with_the_reason(written, tmp_path):
 
 def test_without_a_tpu_it_is_told_and_nothing_is_offered(written, monkeypatch):
     monkeypatch.setattr(saved_programs, "_programs", {})
-    with pytest.warns(CompiledFileWarning, match="for v5e-8, do not fit, .* platform: expected tpu, found cpu$"):
+    with pytest.warns(CompiledFileWarning, match="for v5e-8, do not fit, .* platform: expected tpu, found cpu"):
         kte.strategy_scope(require="cpu", compiled=written)
     assert not saved_programs._programs
     report = kte.doctor(compiled=written)

@@ -15,22 +15,23 @@ import collections, json, sys
 import jax, keras, numpy as np
 import keras_tpu_ext as kte
 
-replicas, options, sha256 = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+scope, options, sha256 = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 events = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: events.update([event]))
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, fun_name="", **_: events.update([f"{event} {fun_name}"])
 )
 compiled = None if sha256 == "save" else ("step.kte", sha256)
-with kte.strategy_scope(require="cpu", replicas=replicas, compiled=compiled):
+with kte.strategy_scope(require="cpu", compiled=compiled, **scope):
     keras.utils.set_random_seed(0)
     inputs = keras.Input((4,))
-    x = keras.layers.Dropout(0.5)(keras.layers.Dense(8, activation="relu")(inputs))
+    x = keras.layers.Dropout(0.5)(keras.layers.Dense(64, activation="relu")(inputs))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.BatchNormalization()(x)))
     model.compile("adam", "mse", metrics=["mae"], **options)
 if sha256 == "save":
     batch = np.zeros((32, 4), "float32"), np.zeros((32, 1), "float32")
-    sha256 = kte.preflight(model, batch, target=f"cpu-{replicas}", progress=False).save("step.kte")
+    target = f"cpu-{scope.pop('replicas', 8)}"
+    sha256 = kte.preflight(model, batch, target=target, progress=False, **scope).save("step.kte")
     keras.utils.set_random_seed(0)
     events.clear()
 data = np.random.default_rng(0).normal(size=(138, 5)).astype("float32")
@@ -44,8 +45,9 @@ print(json.dumps({"sha256": sha256, "numbers": numbers, "events": events}))
 HITS, COMPILES = "/jax/compilation_cache/cache_hits", "/jax/core/compile/backend_compile_duration jit("
 
 
-def run(folder, replicas, options, sha256):
-    command = [sys.executable, "-W", "error::UserWarning", "-c", PROGRAM, str(replicas), json.dumps(options), sha256]
+def run(folder, scope, options, sha256):
+    arguments = json.dumps(scope), json.dumps(options), sha256
+    command = [sys.executable, "-W", "error::UserWarning", "-c", PROGRAM, *arguments]
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -56,18 +58,24 @@ def run(folder, replicas, options, sha256):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "options"),
+    ("scope", "options"),
     [
-        (8, {"steps_per_execution": 2}),
-        pytest.param(1, {}, marks=pytest.mark.exhaustive),
-        pytest.param(8, {"loss_scale": "dynamic", "gradient_accumulation_steps": 2}, marks=pytest.mark.exhaustive),
+        ({"replicas": 8}, {"steps_per_execution": "auto"}),  # which has more steps than there are batches
+        pytest.param({"replicas": 8}, {"steps_per_execution": 2}, marks=pytest.mark.exhaustive),
+        pytest.param({"replicas": 1}, {}, marks=pytest.mark.exhaustive),
+        pytest.param({"shard": "fsdp", "mesh": {"data": 4, "model": 2}}, {}, marks=pytest.mark.exhaustive),
+        pytest.param(
+            {"replicas": 8}, {"loss_scale": "dynamic", "gradient_accumulation_steps": 2}, marks=pytest.mark.exhaustive
+        ),
     ],
 )
-def test_a_step_that_was_compiled_before_is_not_compiled_again(tmp_path, replicas, options):
-    first, compiled, _ = run(tmp_path, replicas, options, "save")
-    second, asked, said = run(tmp_path, replicas, options, first["sha256"])
+def test_a_step_that_was_compiled_before_is_not_compiled_again(tmp_path, scope, options):
+    first, compiled, _ = run(tmp_path, scope, options, "save")
+    second, asked, said = run(tmp_path, scope, options, first["sha256"])
     assert first["events"].get(HITS, 0) == 0
     assert compiled >= 3  # of fit, evaluate and predict
-    assert second["events"][HITS] == asked == compiled
+    assert second["events"][HITS] == asked
+    # Without a file "auto" tries several numbers of steps.
+    assert asked == (3 if "auto" in options.values() else compiled)
     assert "compiled here" not in said
     assert second["numbers"] == first["numbers"]

@@ -4,6 +4,7 @@ import gzip
 import importlib.metadata
 import json
 import os
+import textwrap
 import threading
 import time
 import tracemalloc
@@ -15,7 +16,7 @@ from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.output import progress
 from keras_tpu_ext.preflight import _compiler
-from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
+from keras_tpu_ext.preflight._compiler import Compiled, compile_all, compile_for, compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight.targets import parse_target
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -87,10 +88,28 @@ def test_the_worker_is_asked_for_the_slice_and_its_answer_comes_back(worker, tmp
     found = compiled(step(b"p", partitions=False, results=2), target=V4)
     assert (found.hlo, found.error, found.from_cache) == (hlo_of("p"), "", False)
     job = {"topology": "v4:2x2x1", "options": {"chip_config_name": "megacore"}, "devices": 4}
-    job |= {"partitions": False, "results": 2, "compile_options": ""}
+    job |= {"partitions": False, "results": 2, "compile_options": "", "instructions": ""}
     assert asked(tmp_path, "job") == job
     assert found.executable == b"machine code of p"
     assert found.facts["versions"] == VERSIONS
+
+
+def test_several_are_compiled_in_one_process_for_as_long_as_each_may_take(worker, tmp_path, monkeypatch):
+    every = "for folder in map(pathlib.Path, sys.argv[1:]):\n"
+    first, _, rest = WRITES.partition("folder = pathlib.Path(sys.argv[1])\n")
+    worker(first + every + textwrap.indent(rest, "    "))
+    limits, run = [], _compiler.run_process
+
+    def run_process(*arguments, timeout_s, **options):
+        limits.append(timeout_s)
+        return run(*arguments, timeout_s=timeout_s, **options)
+
+    monkeypatch.setattr(_compiler, "run_process", run_process)
+    steps = [step(b"one"), step(b"wrong"), step(b"two")]
+    one, wrong, two = compile_all(V5E, steps, timeout_s=60.0, progress=lambda seconds: None)
+    assert (one.hlo, two.executable) == (hlo_of("one"), b"machine code of two")
+    assert wrong.error == "ValueError: no such thing"
+    assert limits == [180.0]
 
 
 def test_what_the_compiler_says_is_no_error_of_this_process(worker):

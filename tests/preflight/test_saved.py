@@ -27,7 +27,7 @@ TPU = {
 def a_program(number, name):
     arguments = ("tensor<128x64xf32> #sdy.sharding<@mesh, [{}, {}]>", "tensor<8xi32>")
     signature = Signature(f"jit_{name}", f"{number:063x}a", arguments, "use_spmd_partitioning=True sha256=ab")
-    return SavedProgram(name, signature, 12.5 + number, saved_files.programs_of(number))
+    return SavedProgram(name, number, signature, 12.5 + number, saved_files.programs_of(number))
 
 
 FILE = SavedFile("v5e-8", machine_of(TPU), (a_program(1, "train"), a_program(2, "evaluate")))
@@ -86,9 +86,20 @@ def test_every_part_of_a_machine_is_tried():
 def test_what_changes_nothing_in_a_program_is_no_difference(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_b=1 --xla_a=2")
     expected = machine_of(TPU)
-    monkeypatch.setenv("XLA_FLAGS", " --xla_a=2 --xla_dump_to=/x --xla_force_host_platform_device_count=8 --xla_b=1")
+    monkeypatch.setenv("XLA_FLAGS", " --xla_a=2 --xla_force_host_platform_device_count=8 --xla_b=1")
     assert machine_of(TPU) == expected
     assert expected["XLA_FLAGS"] == "--xla_a=2 --xla_b=1"
+
+
+def test_a_dump_of_programs_is_a_difference_because_only_what_is_compiled_is_dumped(monkeypatch):
+    expected = machine_of(TPU)
+    monkeypatch.setenv("XLA_FLAGS", f"{expected['XLA_FLAGS']} --xla_dump_to=/x")
+    assert machine_of(TPU)["XLA_FLAGS"] != expected["XLA_FLAGS"]
+
+
+def test_a_folder_of_the_user_is_no_folder_of_that_name(written, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_saved("strategy_scope", ("~/step.kte", written[1])) == FILE
 
 
 def test_a_cpu_has_its_features_and_no_libtpu():

@@ -12,6 +12,8 @@ from jax._src import compiler
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
 
+import keras_tpu_ext as kte
+from keras_tpu_ext._runtime import devices, probes
 from keras_tpu_ext._runtime.jax import update
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop
 from keras_tpu_ext._runtime.jax.program_digest import canonical_text
@@ -95,3 +97,31 @@ def names_of(texts, lowered):
             changes = list(difflib.unified_diff(*lines, by_text[closest], "compiled", lineterm="", n=0))
             raise AssertionError("\n".join(line[:200] for line in changes[:40]))
     return sorted(by_text[text] for text in texts)
+
+
+def programs_of_fit(make, scope, device_kind, x, y, batch_size):
+    """Return the texts of the programs of `fit` with validation, unless `y` is `None`, and of `predict`."""
+    with kte.strategy_scope(require="cpu", **{"replicas": None if "mesh" in scope else 8, **scope}):
+        model = make()
+    with compiled_programs(device_kind) as texts:
+        checked = {} if y is None else {"validation_data": (x, y)}
+        model.fit(x, y, batch_size=batch_size, epochs=2, verbose=0, **checked)
+        model.predict(x, batch_size=batch_size, verbose=0)
+    return texts
+
+
+def programs_without_fit(make, scope, device_kind, x, y):
+    """Return the programs of a model whose variables have no values, for devices that are not there."""
+    scope = dict(scope)
+    count, shard, mesh = scope.pop("replicas", 8), scope.pop("shard", None), scope.pop("mesh", {"data": 8})
+    opened = devices.abstract_strategy(count)
+    if shard:
+        opened = devices.shard(opened, shard, tuple(mesh.items()))
+    with kte.strategy_scope(require="cpu", replicas=1, **scope):
+        model = probes.call_abstractly(make)
+    return probes.lower_programs(model, x if y is None else (x, y), opened, device_kind)
+
+
+def rows_of(data, rows):
+    """Return some rows of all arrays in a structure."""
+    return jax.tree.map(lambda leaf: leaf[rows], data)  # to which `None` is no leaf

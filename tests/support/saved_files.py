@@ -94,6 +94,8 @@ MUTATIONS = {
     "a digest in capitals": (_set("programs", 0, "digest", to=str.upper), r"programs\[0\].digest must be the 64 hex"),
     "a digest that is a number": (_set("programs", 0, "digest", to=1), r"programs\[0\].digest must be the 64 hex"),
     "a name that is none": (_set("programs", 0, "name", to=None), r"programs\[0\].name must be a text; got None"),
+    "no steps": (_set("programs", 0, "steps", to=0), r"programs\[0\].steps must be an integer of at least 1; got 0"),
+    "steps in a text": (_set("programs", 0, "steps", to="8"), r"programs\[0\].steps must be an integer"),
     "a program's path": (
         lambda c, a: c["programs"][0].update(path="../x"),
         r"programs\[0\] must be .* no other keys",

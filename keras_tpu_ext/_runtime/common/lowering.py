@@ -70,6 +70,7 @@ class LoweredStep:
     layouts: tuple[VariableLayout, ...] = ()  # the layout of each variable of the model
     complaints: tuple[str, ...] = ()  # likely mistakes in these layouts
     name: str = "train"  # what it does, as in `"evaluate, 8 steps, short batches"`
+    steps: int = 1  # the most that it runs
     signature: Signature | None = None  # what JAX would ask its compiler for
     compile_options: bytes = b""  # the options for the compiler, as JAX serialises them
 

@@ -22,7 +22,8 @@ class Signature:
 class SavedProgram:
     """A compiled program."""
 
-    name: str  # such as `"train"`
+    name: str  # such as `"train, 8 steps"`
+    steps: int  # the most that it runs
     signature: Signature
     seconds: float  # how long it took to compile
     executable: bytes  # as JAX serialises it: machine code

@@ -25,16 +25,6 @@ class StepsTuner:
         self._fitted = False
         self._cut = False  # whether the last execution ended with its epoch
 
-    @classmethod
-    def tried(cls, step_seconds: float, most_steps: int) -> list[int]:
-        """Return the numbers of steps that it tries if each step takes `step_seconds`."""
-        tuner = cls()
-        tuner.most_steps, found = most_steps, [tuner.steps]
-        while not tuner.settled:
-            tuner.note(tuner.steps, tuner.steps * step_seconds)
-            found.append(tuner.steps)
-        return found
-
     def note(self, steps: int, seconds: float) -> None:
         """Record the seconds until the results of an execution were available.
 
@@ -51,5 +41,10 @@ class StepsTuner:
         self.settled = fits and self._fitted
         self._fitted = fits
         if not fits:
-            target = max(1.0, _TARGET * steps / max(seconds, 1e-9))
-            self.steps = min(2 ** math.floor(math.log2(target)), self.steps * _MAX_GROWTH, self.most_steps)
+            self.steps = min(steps_that_fit(seconds / steps, self.most_steps), self.steps * _MAX_GROWTH)
+
+
+def steps_that_fit(step_seconds: float | None, most_steps: int) -> int:
+    """Return how many steps, a power of two, take up to half a second; 8 if it is unknown how long one takes."""
+    fit = _MAX_GROWTH if step_seconds is None else max(1.0, _TARGET / max(step_seconds, 1e-9))
+    return min(2 ** math.floor(math.log2(fit)), most_steps)

@@ -43,7 +43,6 @@ _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
 PAYS_FROM = 512
 _WHOLE = PartitionSpec()
 _NUMBERS = (int, float, np.floating)  # of which a kernel makes constants
-_WARNED: set[str] = set()
 
 
 class _Masks(threading.local):
@@ -382,12 +381,12 @@ def warn_of_stock_attention(model: keras.Model, program: str) -> None:
         )
 
 
+@functools.cache
 def _warn_once() -> None:
     """Log once that Keras itself would compute something else."""
-    text = (
-        f"Keras {keras.__version__} computes attention on a TPU as if it were causal and unscaled; keras-tpu-ext "
-        "computes what it is on a CPU. Text for Keras: docs/upstream/attention_on_tpu.md"
-    )
-    if hasattr(backend_nn, "wrap_flash_attention") and text not in _WARNED:
-        _WARNED.add(text)
-        _LOG.warning(text)
+    if hasattr(backend_nn, "wrap_flash_attention"):
+        _LOG.warning(
+            "Keras %s computes attention on a TPU as if it were causal and unscaled; keras-tpu-ext "
+            "computes what it is on a CPU. Text for Keras: docs/upstream/attention_on_tpu.md",
+            keras.__version__,
+        )

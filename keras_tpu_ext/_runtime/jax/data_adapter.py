@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.jax.batch import is_jax_sparse
+from keras_tpu_ext._runtime.jax.saved_programs import offered_steps
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, shard_data, use_distribution
 
 get_data_adapter: Any = private("keras.src.trainers.data_adapters:get_data_adapter")
@@ -69,11 +70,13 @@ class GroupedDataAdapter(DataAdapter):
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
         """Return an iterator over groups of batches, which already are what Keras 3.16 calls a `super_batch`."""
         model, adapter = self._model, self._adapter
+        # Executions have the room that they have in compiled programs, also if there are fewer batches.
+        has_room = self._method != "predict" and int(model.steps_per_execution) == offered_steps()
         batches = batches_of(
             model,
             fills_up=_may_be_short(adapter, num_replicas(model)),
             may_pad=lambda data: model._kte.separability.may_pad(self._method, data),
-            most_steps=adapter.num_batches,
+            most_steps=None if has_room else adapter.num_batches,
             rows=getattr(adapter, "rows_before", 0),
         )
         return batches.executions(adapter.get_numpy_iterator(), lambda: _requested_steps(model))

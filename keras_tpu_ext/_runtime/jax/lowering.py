@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.common.lowering import (
 )
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
+from keras_tpu_ext._runtime.common.steps_tuner import steps_that_fit
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3 import build_for_step, path_of
@@ -81,8 +81,6 @@ def lower_programs(
     opened: OpenedStrategy,
     device_kind: str,
     *,
-    num_batches: int | None = None,
-    validation_batches: int | None = None,
     step_seconds: float | None = None,
 ) -> list[LoweredStep]:
     """Lower the programs of `fit`, `evaluate` and `predict`; see `training/protocols.py`."""
@@ -90,13 +88,13 @@ def lower_programs(
     def programs(model: Model, batch: Nest) -> list[_Program]:
         if not isinstance(model, TrainStep):  # Keras's own loop calls a program for each step
             return [_Program(method) for method in _PARTS]
-        sizes = _numbers_of_steps(model, batch, step_seconds)
-        most = {"fit": num_batches, "evaluate": validation_batches}
-        found = []
+        is_auto, found = model._kte.schedule is not None, []
+        # An eighth of what may be: there is room for as many batches also where there are fewer.
+        most = steps_that_fit(step_seconds, most_steps(8 * _bytes_of(batch)))
+        sizes = sorted({1, most}) if is_auto else [int(model.steps_per_execution)]
         for method in _PARTS:
             pads = [False] + [True] * model._kte.separability.may_pad(method, batch)
-            of_method = [1] if method == "predict" and model._kte.schedule is not None else sizes
-            steps = sorted({min(size, most.get(method) or size) for size in of_method})
+            steps = [1] if method == "predict" and is_auto else sizes
             found += [_Program(method, *each) for each in itertools.product(steps, pads)]
         has_window = model._kte.compiled_state().accumulator(model.optimizer) is not None
         return found + [_Program(None)] * has_window
@@ -104,17 +102,6 @@ def lower_programs(
     found = _lower(model, batch, opened, device_kind, programs)
     # Short batches may make no difference, in a `predict` for instance.
     return list({step.digest: step for step in reversed(found)}.values())[::-1]
-
-
-def _numbers_of_steps(model: Model, batch: Nest, step_seconds: float | None) -> set[int]:
-    """Return the numbers of steps that executions of a model may have."""
-    if model._kte.schedule is None:
-        return {int(model.steps_per_execution)}
-    most = most_steps(_bytes_of(batch))
-    if step_seconds is None:
-        return {most, *(2**i for i in range(most.bit_length()))}
-    # The tuner counts the time of the host too, and no estimate is exact.
-    return {steps for factor in (0.5, 1.0, 2.0) for steps in StepsTuner.tried(step_seconds * factor, most)}
 
 
 def _lower(
@@ -180,6 +167,7 @@ class _Lowering:
             arguments=names,
             digest=signature.digest,
             name=program.name,
+            steps=program.steps,
             signature=signature,
             compile_options=options,
             **self._facts,

@@ -35,6 +35,7 @@ from keras_tpu_ext._runtime.jax.layouts import (
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, make_function, make_predict_function, unshare
 from keras_tpu_ext._runtime.jax.memory import memory_reader
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
+from keras_tpu_ext._runtime.jax.saved_programs import offered_steps
 from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribution
 from keras_tpu_ext._runtime.jax.separability import Separability
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
@@ -70,7 +71,6 @@ class JaxProgram(Keras3Program):
     process_group = staticmethod(JaxProcessGroup)
     loss_scaler = StatelessLossScaler
     accumulator = GradientAccumulator
-    make_schedule = staticmethod(ExecutionSchedule)
     not_finite_watch = StatelessNotFiniteWatch
     layout_warned = False  # whether a warning about layouts has been given
     layout_chosen_by: keras.distribution.Distribution | None = None  # of `shard="auto"`, once it has chosen
@@ -91,6 +91,12 @@ class JaxProgram(Keras3Program):
         if outer.exact_attention:
             return contextlib.nullcontext()
         return exact_operations(dataclasses.replace(outer, exact_attention=True))
+
+    def make_schedule(self) -> ExecutionSchedule:
+        """Return the schedule of "auto", which takes the steps of compiled programs, if there are any."""
+        schedule, steps = ExecutionSchedule(), offered_steps()
+        schedule.tuner.steps, schedule.tuner.settled = max(1, steps), steps > 0
+        return schedule
 
     def train_step(self, state: State, data: Nest) -> tuple[dict[str, Any], State]:
         """Take one optimizer step; return the metrics by name, and the next state."""

@@ -27,6 +27,7 @@ from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
 from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, mesh_sizes
 from keras_tpu_ext._runtime.jax.program_digest import digest_of
+from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _compiler: Any = private("jax._src.compiler")
@@ -53,10 +54,14 @@ _BUILD_OPTIONS = (
     "allow_spmd_sharding_propagation_to_output",
 )
 _STEPS = frozenset({"jit_stateless", "jit__last", "jit__collected", "jit_flush"})  # of `loop.py` and `update.py`
+_NO_OPTIONS = (
+    "JAX {} does not tell what it asks its compiler for ({}: {}): memory and time are those of the compiler's own "
+    "options, and report.save(...) writes no file"
+)
+_HERE = "A step is compiled here, because the file of compiled programs"
 _MOST_TOLD = 4  # arguments that are named in a message
 
 _programs: dict[str, tuple[SavedProgram, Mapping[str, str]]] = {}  # by the digest, each with the facts of its devices
-_told: set[str] = set()
 
 
 def facts_of(strategy: keras.distribution.Distribution, *, are_here: bool = True) -> dict[str, str]:
@@ -77,24 +82,32 @@ def _facts(devices: Sequence[jax.Device]) -> dict[str, str]:
 
 
 def signature_of(lowered: jax.stages.Lowered, devices: int) -> tuple[Signature, bytes]:
-    """Return what JAX would ask for to compile a program for devices 0, 1, ..., and the options of that."""
-    lowering, module = lowered._lowering, lowered.compiler_ir("stablehlo")
-    given = lowering.compile_args
-    effects = (False,) * len(given["ordered_effects"])
-    known = {
-        **{name: given.get(name) for name in ("tuple_args", "spmd_lowering", "auto_spmd_lowering")},
-        "computation": module,
-        "allow_prop_to_inputs": effects + tuple(map(_is_open, given["in_shardings"])),
-        "allow_prop_to_outputs": effects + tuple(map(_is_open, given["out_shardings"])),
-        "backend": None,
-        "np_dev": np.arange(devices),
-        "compiler_options": dict(lowering._compiler_options_kvs),
-        "mesh": None,
-        "pmap_nreps": 1,
-    }
-    names = inspect.signature(_pxla.create_compile_options).parameters  # JAX before 0.8 has more
-    options = _pxla.create_compile_options(**{name: known[name] for name in names})
-    return _signature(module, options), bytes(options.SerializeAsString())
+    """Return what JAX would ask for to compile a program for devices 0, 1, ..., and the options of that.
+
+    If this JAX has other private names for that, both are empty but for the digest, which is told once.
+    """
+    module = lowered.compiler_ir("stablehlo")
+    try:
+        lowering = lowered._lowering
+        given = lowering.compile_args
+        effects = (False,) * len(given["ordered_effects"])
+        known = {
+            **{name: given.get(name) for name in ("tuple_args", "spmd_lowering", "auto_spmd_lowering")},
+            "computation": module,
+            "allow_prop_to_inputs": effects + tuple(map(_is_open, given["in_shardings"])),
+            "allow_prop_to_outputs": effects + tuple(map(_is_open, given["out_shardings"])),
+            "backend": None,
+            "np_dev": np.arange(devices),
+            "compiler_options": dict(lowering._compiler_options_kvs),
+            "mesh": None,
+            "pmap_nreps": 1,
+        }
+        names = inspect.signature(_pxla.create_compile_options).parameters  # JAX before 0.8 has more
+        options = _pxla.create_compile_options(**{name: known[name] for name in names})
+        return _signature(module, options), bytes(options.SerializeAsString())
+    except (AttributeError, KeyError, TypeError, RuntimeNotSupportedError) as error:
+        _log_once(_NO_OPTIONS.format(jax.__version__, type(error).__name__, str(error).splitlines()[0]))
+        return Signature("", digest_of(module), (), ""), b""
 
 
 def _is_open(sharding: Any) -> bool:
@@ -115,6 +128,11 @@ def offer(programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
     install([(_compiler, "jax._src.compiler.compile_or_get_cached", _asking_first)])
 
 
+def offered_steps() -> int:
+    """Return the most steps that an offered program runs; 0 if there is none."""
+    return max((program.steps for program, _ in list(_programs.values())), default=0)
+
+
 def _asking_first(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
@@ -124,7 +142,7 @@ def _asking_first(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             found = _loaded(signature.bind(*args, **kwargs).arguments)
         except Exception as error:  # the runtime may raise anything, and here a training runs
-            _tell(f"could not be used: {type(error).__name__}: {' '.join(str(error).split())}")
+            _log_once(f"{_HERE} could not be used: {type(error).__name__}: {' '.join(str(error).split())}")
         return original(*args, **kwargs) if found is None else found
 
     return compile_or_get_cached
@@ -141,7 +159,7 @@ def _loaded(given: Mapping[str, Any]) -> Any:
     different = [] if program is None else _different(program, facts, wanted, given)
     if program is None or different:
         alike = [one for one, _ in offered if one.signature.module == wanted.module]
-        _tell(f"differs: {'; '.join(different or [_nearest(wanted, alike, module)])}")
+        _log_once(f"{_HERE} differs: {'; '.join(different or [_nearest(wanted, alike, module)])}")
         return None
     devices = [given["executable_devices"]] if "executable_devices" in given else []  # JAX before 0.7 has none
     executable = given["backend"].deserialize_executable(program.executable, *devices, given["compile_options"])
@@ -163,10 +181,9 @@ def _different(
     return [*found, "it calls Python on the host"] if given["host_callbacks"] else found
 
 
-def _tell(text: str) -> None:
-    if text not in _told:
-        _told.add(text)
-        _LOG.warning("A step is compiled here, because the file of compiled programs %s", text)
+@functools.cache
+def _log_once(text: str) -> None:
+    _LOG.warning(text)
 
 
 def _nearest(wanted: Signature, programs: Sequence[SavedProgram], module: Any) -> str:
@@ -176,7 +193,7 @@ def _nearest(wanted: Signature, programs: Sequence[SavedProgram], module: Any) -
     ways = [(program.name, _changes(program.signature.arguments, wanted.arguments)) for program in programs]
     name, changes = min(ways, key=lambda way: len(way[1]))
     if not changes:
-        return f"{name!r} has equal arguments, and another layer, loss, optimizer or constant in it"
+        return f"{name!r} has equal arguments, and another layer, loss, optimizer, constant or setting of JAX in it"
     names, few = _argument_names(module), list(changes.items())[:_MOST_TOLD]
     texts = [f"{names[i] if i < len(names) else i}: expected {before}, found {now}" for i, (before, now) in few]
     more = f"; and {len(changes) - len(few)} more" if len(changes) > len(few) else ""

@@ -233,10 +233,11 @@ def _host_array(leaf: Any) -> Any:
 def _in_own_distribution(model: keras.Model, method: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        distribution = distribution_of(model) if replicated(distribution_of(model)) else None
         try:
             with (
-                use_distribution(distribution_of(model)),
-                exact_operations(TracedDevices.of(distribution_of(model), exact_attention=False)),
+                use_distribution(distribution),
+                exact_operations(TracedDevices.of(distribution, exact_attention=False)),
             ):
                 return method(*args, **kwargs)
         except ValueError as error:

@@ -295,24 +295,20 @@ class Probes(Protocol):
         opened: OpenedStrategy,
         device_kind: str,
         *,
-        num_batches: int | None = None,
-        validation_batches: int | None = None,
         step_seconds: float | None = None,
     ) -> list[LoweredStep]:
         """Lower every program that a `fit` with validation, `evaluate` and `predict` would compile for such a batch.
 
         With a short last batch these are others than without one, and both are among them. If a model's batches
         cannot be padded, a short one is a batch of another size, for which to ask again. Under
-        `steps_per_execution="auto"` there is one for each number of steps that it tries.
+        `steps_per_execution="auto"` they are those of one step, and of as many as take about half a second.
 
         Args:
             model: As for `lower_step`.
             batch: As for `lower_step`.
             opened: As for `lower_step`.
             device_kind: As for `lower_step`.
-            num_batches: Batches in an epoch, if known: no execution has more.
-            validation_batches: Batches in the data for validation, if known.
-            step_seconds: About how long a train step takes, if known: "auto" tries fewer numbers of steps then.
+            step_seconds: About how long a train step takes, if known; "auto" is 8 steps if not.
 
         Raises:
             LoweringError: As of `lower_step`; always on TensorFlow.

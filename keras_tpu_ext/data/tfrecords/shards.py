@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.data._listing import is_shard, list_shards, parallel_map
 from keras_tpu_ext.data._records import BLOCK
 from keras_tpu_ext.data._tensorflow import tf, without_autograph
@@ -43,7 +44,7 @@ class Shards:
 
 def find_shards(source: Any) -> tuple[tuple[str, ...], Manifest | None]:
     """Return the paths of shards, and their manifest if there is one."""
-    folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+    folder = check.path(source) if isinstance(source, (str, os.PathLike)) else ""
     if folder and tf.io.gfile.isdir(folder):
         manifest = read_manifest("tfrecords", folder)
         if manifest is None and tf.io.gfile.exists(os.path.join(folder, PLAN)):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.checks.arguments import integer, one_of, optional
+from keras_tpu_ext.checks.arguments import integer, one_of, optional, path
 from keras_tpu_ext.data._decoding import MAX_PIXELS
 from keras_tpu_ext.data._listing import list_images
 from keras_tpu_ext.data._tensorflow import READS, require_tensorflow
@@ -89,7 +89,7 @@ def write_tfrecords(
     if max_pixels != MAX_PIXELS:  # sets that were begun before there was this option stay the same
         options["max_pixels"] = max_pixels
     plan = make_plan(files, shards, options)
-    writer = ShardWriter(plan, os.fspath(folder), size, quality, max_pixels, skips=on_error == "skip")
+    writer = ShardWriter(plan, path(folder), size, quality, max_pixels, skips=on_error == "skip")
     with _bar(len(plan.order), progress) as show:
         return writer.run(show)
 
