@@ -19,7 +19,6 @@ from keras_tpu_ext.tools.migrate.special_calls import (
     save,
     schedule_of_floats,
 )
-from keras_tpu_ext.tools.migrate.tables import out_of_reach
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS, DEFAULTS, METHOD_ARGUMENTS, METHODS, ORDERS
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 from keras_tpu_ext.tools.migrate.values import PLAIN
@@ -70,8 +69,6 @@ def _tell_other_meanings(context: Context, original: cst.Call, name: str) -> Non
 def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: str) -> cst.Call:
     """Return a call of a method that only Keras's objects have."""
     new = METHODS.get(method, method).partition(" ")[0]
-    if method in out_of_reach.METHODS:
-        context.out_of_reach(original, f".{method}()", out_of_reach.METHODS[method])
     assert isinstance(original.func, cst.Attribute)
     if not new or (method in ("reset_states", "predict_proba") and context.values.is_model(original.func.value)):
         context.mapped(original, f".{method}()", DROPIN, on_dropin=True)
