@@ -115,9 +115,9 @@ def _layer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     kwargs.update(zip(("trainable", "name", "dtype", "dynamic"), args, strict=False))  # Keras 2's order
     rename(_OF_LAYERS, kwargs)
     for name in ("sparse", "time_major", "virtual_batch_size"):
-        if kwargs.pop(name, None):
+        if value := kwargs.pop(name, None):
             raise out_of_reach(
-                what=f"{type(self).__name__}({name}=)",
+                what=f"{type(self).__name__}({name}={value!r})",
                 why="Keras 3 has no such argument",
                 write=f"the layer without {name}, on inputs that need none",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import libcst as cst
+import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.keras_names import DROPIN, moved
@@ -178,6 +179,10 @@ def _by_keyword(context: Context, original: cst.Call, updated: cst.Call, method:
 
 def _with_steps(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return a call whose numbers of steps are whole; `n / m` is the only sign of one that may not be."""
+    targets = next((arg.value for arg in original.args if keyword(arg) == "y"), None)
+    targets = original.args[1].value if targets is None and len(original.args) > 1 else targets
+    if targets is not None and m.matches(targets, m.Dict([m.DoNotCare()])):
+        context.mapped(original, "the target of one output by its name", DROPIN, on_dropin=True)
     args = []
     for before, arg in zip(original.args, updated.args, strict=True):
         if keyword(arg) in _STEPS and _is_quotient(context, before.value):

@@ -174,6 +174,11 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
         ),
         ("model.compile('adam', 'mse', metrics='mae')\n", "model.compile('adam', 'mse', metrics=['mae'])\n"),
         (
+            "def IoU(y, p):\n    return p\nmodel.compile('adam', metrics=[IoU])\n",
+            "import keras\ndef IoU(y, p):\n    return p\n"
+            "model.compile('adam', metrics=[keras.metrics.MeanMetricWrapper(IoU, name=\"IoU\")])\n",
+        ),
+        (
             "model.compile('adam', loss=['mse', 'mae'], metrics=['acc'])\n",
             "model.compile('adam', loss=['mse', 'mae'], metrics=[['acc']] * 2)\n",
         ),
@@ -261,7 +266,6 @@ def test_what_reading_cannot_decide_stays_and_is_told(old, said, tmp_path):
             LAYER + "return tf.boolean_mask(x, x > 0)\n",
             "line 4: tf.boolean_mask is out of reach: write tf.where(",
         ),
-        (LAYER + "self.add_metric(x)\n", "line 4: .add_metric() is out of reach: write compile(metrics="),
         (
             "from keras import backend as K\ns = K.get_session()\n",
             "line 2: K.get_session is out of reach: write K.g",
@@ -294,6 +298,8 @@ def test_what_cannot_be_has_the_line_to_write(old, said, tmp_path):
             "from keras.optimizers import SGD\no = SGD(decay=1e-6)\n",
             "line 2: decay= -> what it meant, by the drop-in",
         ),
+        ("model.fit(x, {'a': y}, epochs=2)\n", "line 1: the target of one output by its name -> what it meant, by"),
+        (LAYER + "self.add_metric(x)\n", "line 4: .add_metric() -> what it meant, by the drop-in"),
         (LAYER + "return tf.math.top_k(x)\n", "line 4: tf.math.top_k -> keras.ops, by the drop-in"),
         (
             "from keras.models import load_model\nm = load_model(path)\n",
