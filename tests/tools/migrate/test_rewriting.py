@@ -54,6 +54,11 @@ def test_history_keeps_its_old_key_on_the_dropin(tmp_path):
     assert made.endswith(line)
 
 
+def test_the_first_value_of_a_variable_is_tensorflows(tmp_path):
+    line = "self.v = tf.Variable(initial_value=tf.zeros_like(tf.ones([2])))\n"
+    assert migrated(LAYER + line, tmp_path)[1].endswith(line)
+
+
 def test_what_keras_3_computes_a_little_differently_is_noted(tmp_path):
     report = migrated("import keras\nkeras.layers.BatchNormalization()\n", tmp_path)[0]
     assert report.notes[0].endswith("over N - 1, Keras 3 over N.")
@@ -171,6 +176,10 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
         (
             "from keras import backend as K\nK.set_value(model.optimizer.lr, 0.1)\n",
             "model.optimizer.learning_rate = 0.1\n",
+        ),
+        (
+            LAYER + "return tf.ones((tf.cast(tf.shape(x)[0], dtype='int64'), 1))\n",
+            NEW_LAYER + "return keras.ops.ones((keras.ops.shape(x)[0], 1))\n",
         ),
         ("model.compile('adam', 'mse', metrics='mae')\n", "model.compile('adam', 'mse', metrics=['mae'])\n"),
         (
