@@ -6,6 +6,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import inspect
+import re
 import sys
 import sysconfig
 import types
@@ -20,6 +21,7 @@ from keras_tpu_ext.dropin import imports, report
 from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach, variable_in_model
 from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.tensors import has_jax_value
+from keras_tpu_ext.tools.migrate.tables import out_of_reach as tables
 from keras_tpu_ext.tools.migrate.tables.out_of_reach import PACKAGES, STEPS, TF1_GONE
 
 _STEPS = "docs/models.md"
@@ -27,19 +29,8 @@ _STEPS = "docs/models.md"
 # Packages that are not installed: what a program is to write that imports them.
 _MISSING = {**PACKAGES, "tensorflow.contrib": TF1_GONE["contrib"]}
 
-# Of packages that are installed, names that need Keras 2: whether a name is one, why, and what to write.
-_NEEDS_KERAS_2: dict[str, tuple[Callable[[str], bool], str, str]] = {
-    "transformers": (
-        lambda name: name.startswith("TF") and name[2:3].isupper(),
-        "transformers' models for TensorFlow are written for Keras 2",
-        "keras_hub.models, for example keras_hub.models.BertTextClassifier.from_preset(...)",
-    ),
-    "tensorflow_hub": (
-        lambda name: name == "KerasLayer",
-        "a module of the hub is a graph of TensorFlow",
-        "keras.applications or keras_hub.models; for fixed features, hub.load(...) in the tf.data pipeline",
-    ),
-}
+# Of packages that are installed, names that need Keras 2.
+_NEEDS_KERAS_2 = {"transformers": re.compile("TF[A-Z]"), "tensorflow_hub": re.compile("KerasLayer$")}
 
 
 class MissingModuleError(OutOfReachError, ModuleNotFoundError):
@@ -197,11 +188,11 @@ def _then_guard(name: str, execute: Callable[[types.ModuleType], None]) -> Calla
 
 def _guarded(package: str, kind: type[types.ModuleType]) -> type[types.ModuleType]:
     """Return a class of modules like `kind`, without the names that need Keras 2."""
-    needs, why, write = _NEEDS_KERAS_2[package]
+    why, write = "it is written for Keras 2 and TensorFlow", str(tables.out_of_reach(f"{package}.TF"))
 
     class Guarded(kind):  # type: ignore[valid-type, misc]
         def __getattribute__(self, name: str) -> Any:
-            if needs(name):
+            if _NEEDS_KERAS_2[package].match(name):
                 raise out_of_reach(what=f"{package}.{name}", why=why, write=write)
             return super().__getattribute__(name)
 

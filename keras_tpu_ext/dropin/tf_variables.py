@@ -36,7 +36,9 @@ def _variable(variable: Any) -> Any:
     mapped("tf.Variable in a layer", "keras.Variable")
     name = variable.name.split(":")[0].replace("/", "_")
     trains = bool(variable.trainable and variable.dtype.is_floating)
-    made = keras.Variable(variable.numpy(), trainable=trains, dtype=variable.dtype.name, name=name)
+    # Its own handle: in a `build` that a traced call has reached, `numpy()` is refused.
+    value = tf.raw_ops.ReadVariableOp(resource=vars(variable)["_handle"], dtype=variable.dtype).numpy()
+    made = keras.Variable(lambda *_, **__: value, value.shape, variable.dtype.name, trainable=trains, name=name)
     made.constraint = variable.constraint if hasattr(variable, "constraint") else None
     return made
 

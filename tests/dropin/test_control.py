@@ -184,6 +184,23 @@ def test_a_variable_of_tensorflow_in_a_layer_is_trained():
         def call(self, x):
             return tf.exp(self.scale) * x + self.shifts[0] + self.shifts[1]
 
+    class Late(Own):
+        def build(self, shape):  # within a call of the outer layer
+            self.order = tf.Variable(tf.reverse(tf.range(shape[-1]), [0]), trainable=False)
+
+        def call(self, x):
+            return tf.gather(super().call(x), self.order, axis=1)
+
+    class Outer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.late = Late()
+
+        def call(self, x):
+            return self.late(x)
+
+    late = keras.Sequential([keras.Input((3,)), Outer()])
+    np.testing.assert_allclose(late.predict(X, verbose=0), np.e * X[:, ::-1], rtol=1e-5)
     model = keras.Sequential([keras.Input((3,)), Own()])
     assert model.trainable_weights[0].name == "scopes_scale"
     assert len(model.trainable_weights) == 2

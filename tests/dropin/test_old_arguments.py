@@ -32,7 +32,10 @@ def test_embedding_of_a_matrix_builds_the_sequential():
     assert model.input_shape == (None, 5)
     assert model.output_shape == (None, 5, 3)
     np.testing.assert_array_equal(model.predict(np.array([[1, 2, 3, 4, 0]]), verbose=0)[0], matrix[[1, 2, 3, 4, 0]])
-    assert tf.keras.Sequential([layers.Embedding(np.int64(7), 3)]).built
+    model = tf.keras.Sequential([layers.Embedding(np.int64(7), 3)])
+    assert model.built
+    model.build((None, 5))  # is nothing then
+    assert model.input_shape == (None, None)
 
 
 def test_weights_of_any_layer():
@@ -174,8 +177,6 @@ def test_own_losses_of_a_layer():
     x = np.full((8, 4), 3.0, "float32")
     history = model.fit(x, np.zeros(8), batch_size=4, epochs=1, verbose=0).history
     assert history["loss"][0] > 1.5
-    with pytest.raises(OutOfReachError, match=r"Own\.add_metric cannot run on JAX.*one more output of the model"):
-        model.layers[0].add_metric(x, name="x")
 
 
 def test_states_have_the_batch_size_of_the_input():

@@ -108,6 +108,48 @@ def test_metrics_are_those_of_the_last_compile(exact):
     assert isinstance(model.evaluate(X, Y, verbose=0), float)
 
 
+class Batch(keras.metrics.Metric):
+    """Counts batches; its result is its variable, as in guides of Keras 2."""
+
+    def __init__(self, name="batch"):
+        super().__init__(name=name)
+        self.count = self.add_weight("count", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Count one."""
+        self.count.assign_add(1.0)
+
+    def result(self):
+        """Return the count."""
+        return self.count
+
+
+def Error(y_true, y_pred):  # noqa: N802, its name is seen
+    """Return the absolute error."""
+    return keras.ops.abs(y_true - y_pred)
+
+
+class Own(keras.Model):
+    """A model that gets a metric when it was compiled."""
+
+    def compile(self, *args, **kwargs):
+        """Make the metric."""
+        super().compile(*args, **kwargs)
+        self.own = keras.metrics.Mean(name="own")
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_one_loss_for_two_outputs_and_metrics_of_the_programs_own(exact):
+    with strategy_scope(require="cpu", exact=exact):
+        inputs = keras.Input((4,))
+        model = Own(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in "ab"])
+        model.compile("sgd", ["mse", None], metrics=[[Batch(), Error], []])
+    history = model.fit(X, [Y, Y], batch_size=4, verbose=0).history
+    assert [*history] == ["loss", "a_loss", "a_batch", "a_Error", "own"]
+    assert history["a_loss"] == pytest.approx(history["loss"])
+    assert history["a_batch"] == [2.0]
+
+
 def test_third_argument_that_holds_numbers_is_of_keras_3():
     model = compiled([0.5])
     whole = compiled()

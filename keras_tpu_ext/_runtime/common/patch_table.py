@@ -215,17 +215,20 @@ dropin/old_keras/arguments.py
   process: keras.regularizers.l1_l2: the defaults of Keras 2
   process: keras.src.models.model.functional_init_arguments, keras.src.models.functional.Functional.__init__:
     `Model(input=, output=)`
-  process: keras.Sequential.__init__, add: a name in the second place, `batch_input_shape=`
+  process: keras.Sequential.__init__, add, build: a name in the second place, `batch_input_shape=`, a second `build`
 dropin/old_keras/layers.py
-  process: keras.layers.Layer.add_weight, add_metric: the arguments of Keras 2
+  process: keras.layers.Layer.add_weight: the arguments of Keras 2
   process: keras.layers.BatchNormalization.call: the moving variance of images over N - 1, as in Keras 2
   process: keras.layers.RNN._create_state_variables: stateful layers keep their states from step to step
   process: keras.layers.InputLayer.input: its tensor, which is its output
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
-dropin/old_keras/added_losses.py
+dropin/old_keras/added.py
   process: keras.layers.Layer.add_loss, _get_regularization_losses: functions of weights, and losses of each example
   process: keras.src.models.functional.Functional.add_loss: tensors of the model
+  process: keras.layers.Layer.add_metric: means of values of a call
+  process: keras.src.backend.jax.trainer.JAXTrainer.compute_loss_and_updates: collects these values
+  process: keras.src.trainers.trainer.Trainer._compute_loss: updates the means
 dropin/old_keras/calls.py
   process: keras.src.layers.layer.CallSpec.__init__: `training` without a default
   process: keras.Operation.__call__: `training` and `mask` by position
@@ -259,6 +262,7 @@ dropin/old_keras/data.py
     keras.src.trainers.compile_utils.CompileMetrics.update_state,
     keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state: targets, weights by name
 dropin/old_keras/history.py
+  process: keras.src.trainers.compile_utils.CompileLoss.build: a loss of one output of several has its name, too
   process: keras.src.utils.python_utils.pythonify_logs: the order of Keras 2
   process: keras.src.trainers.trainer.Trainer.get_metrics_result, _flatten_metrics_in_order, metrics_names: names and
     order of Keras 2

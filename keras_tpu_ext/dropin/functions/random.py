@@ -41,9 +41,8 @@ def give_generator(layer: Any) -> Any:
     state = random.getstate()
     generator = keras.random.SeedGenerator()
     random.setstate(state)
-    layer._tracker.unlock()
-    setattr(layer, _GENERATOR, generator)
-    layer._tracker.lock()
+    layer._seed_generators.append(generator)  # a tracker takes none once the layer is built
+    vars(layer)[_GENERATOR] = generator
     _GIVEN[len(_GIVEN) and max(_GIVEN) + 1] = generator
     return generator
 

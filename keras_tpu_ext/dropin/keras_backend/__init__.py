@@ -70,10 +70,9 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     """Do nothing: this was about sessions of TensorFlow, or about its variables' first values."""
 
 
-def _no_graph(name: str) -> Callable[..., Any]:
+def _gone(name: str) -> Callable[..., Any]:
     def raise_error(*args: Any, **kwargs: Any) -> Any:
-        write = OUT_OF_REACH[_IN_TABLE + name]
-        raise out_of_reach(what=f"K.{name}", why="there is no graph of TensorFlow to work on", write=write)
+        raise out_of_reach(what=f"K.{name}", why="Keras 3 has no such function", write=OUT_OF_REACH[_IN_TABLE + name])
 
     return raise_error
 
@@ -84,7 +83,7 @@ ALWAYS: dict[str, Callable[..., Any]] = {
     "dtype": lambda x: str(keras.backend.standardize_dtype(getattr(x.dtype, "name", x.dtype))),
     "foldl": lambda fn, elems, initializer=None, name=None: tf.foldl(fn, elems, initializer),
     "foldr": lambda fn, elems, initializer=None, name=None: tf.foldr(fn, elems, initializer),
-    "gradients": _no_graph("gradients"),
+    "gradients": _gone("gradients"),
     "int_shape": _int_shape,
     "map_fn": lambda fn, elems, name=None, dtype=None: tf.map_fn(fn, elems, dtype=dtype),
     "ndim": lambda x: len(x.shape),
@@ -93,7 +92,7 @@ ALWAYS: dict[str, Callable[..., Any]] = {
 # What Keras 3 has dropped.
 ADDED: dict[str, Callable[..., Any]] = {
     "function": _function,
-    "get_session": _no_graph("get_session"),
+    **{name: _gone(name) for name in ("get_session", "local_conv1d", "local_conv2d", "normalize_batch_in_training")},
     "identity": lambda x, name=None: tf.identity(x, name),
     "in_test_phase": lambda x, alt, training=None: variables.in_train_phase(alt, x, training),
     "in_train_phase": variables.in_train_phase,
@@ -105,6 +104,7 @@ ADDED: dict[str, Callable[..., Any]] = {
     "random_binomial": lambda *args, **kwargs: legacy.random_bernoulli(*args, **kwargs),
     "set_learning_phase": variables.set_learning_phase,
     "set_session": _nothing,
+    "reset_uids": _nothing,
 }
 
 

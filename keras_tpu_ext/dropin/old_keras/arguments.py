@@ -15,17 +15,10 @@ from keras.src import activations, constraints, losses, metrics, regularizers
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
-# Arguments of any layer that change no number: the values that they may have (None: any), and what stands for them.
-_WITHOUT_MEANING: Mapping[str, tuple[tuple[object, ...] | None, str]] = {
-    "dynamic": (None, "nothing: the step is traced"),
-    "implementation": (None, "nothing: XLA chooses"),
-    "fused": (None, "nothing: XLA fuses"),
-    "virtual_batch_size": ((None,), "nothing"),
-    "time_major": ((False,), "nothing"),
-    "input_length": (None, "input_shape="),
-    "sparse": ((False, None), "nothing"),
-}
+_OF_LAYERS = {**ARGUMENTS["keras.layers.*"], "input_length": "-"}
+_RENAMED = ("keras.layers.Dropout", "keras.layers.LeakyReLU", "keras.regularizers.L1", "keras.regularizers.L2")
 # What Keras 2 knew by other names than Keras 3.
 _IDENTIFIERS: Mapping[object, object] = {
     "maxnorm": "max_norm",
@@ -49,18 +42,15 @@ def install() -> None:
             f"{layers}.Embedding.__init__": _embedding,
             f"{layers}.BatchNormalization.__init__": _batch_normalization,
             f"{layers}.Lambda.__init__": _lambda,
-            f"{layers}.Dropout.__init__": _renamed(p="rate"),
-            f"{layers}.LeakyReLU.__init__": _renamed(alpha="negative_slope"),
             "keras.DTypePolicy.__init__": _policy,
-            "keras.regularizers.L1.__init__": _renamed(l="l1"),
-            "keras.regularizers.L2.__init__": _renamed(l="l2"),
             "keras.src.models.model.functional_init_arguments": _knows_input,
-            "keras.src.models.functional.Functional.__init__": _renamed(input="inputs", output="outputs"),
+            "keras.src.models.functional.Functional.__init__": functools.partial(renamed, ARGUMENTS["keras.Model"]),
             "keras.Sequential.__init__": _sequential,
             "keras.Sequential.add": _with_batch_size,
             **{f"{layers}.AveragePooling{rank}D.__init__": _pool_of_two for rank in (1, 2, 3)},
             **{f"{layers}.ConvLSTM{rank}D.__init__": _conv_lstm for rank in (1, 2, 3)},
             "keras.src.activations.get": _get_activation,
+            **{f"{of}.__init__": functools.partial(renamed, ARGUMENTS[of]) for of in _RENAMED},
         }
     )
     kinds = (activations, constraints, losses, metrics, regularizers)
@@ -70,6 +60,7 @@ def install() -> None:
             "keras.activations.get": lambda _: activations.get,
             "keras.activations.hard_sigmoid": lambda _: hard_sigmoid,
             "keras.regularizers.l1_l2": lambda _: l1_l2,
+            "keras.Sequential.build": lambda stock: functools.partialmethod(_built_once, stock),
         }
     )
 
@@ -122,8 +113,14 @@ def _conv_lstm(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
 
 def _layer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     kwargs.update(zip(("trainable", "name", "dtype", "dynamic"), args, strict=False))  # Keras 2's order
-    for name in _WITHOUT_MEANING.keys() & kwargs.keys():
-        _drop(type(self).__name__, name, kwargs.pop(name))
+    rename(_OF_LAYERS, kwargs)
+    for name in ("sparse", "time_major", "virtual_batch_size"):
+        if value := kwargs.pop(name, None):
+            raise out_of_reach(
+                what=f"{type(self).__name__}({name}={value!r})",
+                why="Keras 3 has no such argument",
+                write=f"the layer without {name}, on inputs that need none",
+            )
     shape = kwargs.pop("batch_input_shape", None)
     if shape is not None:
         mapped("batch_input_shape=", "input_shape=, or an Input(batch_shape=)")
@@ -143,17 +140,6 @@ def _layer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
         vars(self)["_kte_weights"] = weights
 
 
-def _drop(layer: str, name: str, value: object) -> None:
-    allowed, new = _WITHOUT_MEANING[name]
-    if allowed is not None and value not in allowed:
-        raise out_of_reach(
-            what=f"{layer}({name}={value!r})",
-            why="Keras 3 has no such argument",
-            write=f"the layer without {name}, on inputs that need none",
-        )
-    mapped(f"{name}=", new)
-
-
 def _setting_weights(post_build: Function, self: Any) -> None:
     """Set the weights that a layer was made with, when it has variables."""
     weights = vars(self).pop("_kte_weights", None)
@@ -171,10 +157,7 @@ def _without_slash(init: Function, self: Any, name: Any = None) -> None:
 
 
 def _input_layer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    for old in ("input_shape", "batch_input_shape"):
-        if old in kwargs and args == () and not kwargs.get("shape"):
-            mapped(f"InputLayer({old}=)", "shape=" if old == "input_shape" else "batch_shape=")
-            kwargs["shape" if old == "input_shape" else "batch_shape"] = kwargs.pop(old)
+    rename(ARGUMENTS["keras.layers.InputLayer"], kwargs)
     kwargs.pop("type_spec", None)
     shape = args[0] if args else kwargs.get("shape")
     if isinstance(shape, (int, np.integer)):
@@ -225,16 +208,19 @@ def _lambda(init: Function, self: Any, function: Any, *args: Any, **kwargs: Any)
         init(self, function, *args, **kwargs)
 
 
-def _renamed(**names: str) -> Function:
-    """Take arguments under their old names."""
+def rename(names: Mapping[str, str], kwargs: dict[str, Any]) -> None:
+    """Give arguments their names of today, or leave them out where the table says `-`: they change no number."""
+    for old in [one for one in kwargs if names.get(one, "?") not in ("?", one)]:
+        value, new = kwargs.pop(old), names[old]
+        mapped(f"{old}=", "nothing" if new == "-" else f"{new}=")
+        if new != "-":
+            kwargs[new] = value
 
-    def initialize(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-        for old in names.keys() & kwargs.keys():
-            mapped(f"{type(self).__name__}({old}=)", f"{names[old]}=")
-            kwargs[names[old]] = kwargs.pop(old)
-        init(self, *args, **kwargs)
 
-    return initialize
+def renamed(names: Mapping[str, str], init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Make an object with arguments under their old names."""
+    rename(names, kwargs)
+    init(self, *args, **kwargs)
 
 
 def _policy(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -251,6 +237,12 @@ def _with_batch_size(add: Function, self: Any, layer: Any, *args: Any, **kwargs:
     if shape is not None:
         add(self, keras.layers.InputLayer(batch_shape=shape), *args, **kwargs)
     add(self, layer, *args, **kwargs)
+
+
+def _built_once(self: Any, build: Function, input_shape: Any = None) -> None:
+    """Leave a model as it is that knows its inputs; Keras 3 wants the same shape again."""
+    if self._functional is None:
+        build(self, input_shape)
 
 
 def _pool_of_two(init: Function, self: Any, pool_size: Any = 2, *args: Any, **kwargs: Any) -> None:

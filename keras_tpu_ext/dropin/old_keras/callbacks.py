@@ -11,11 +11,11 @@ import numpy as np
 from keras import ops
 
 from keras_tpu_ext.dropin import patching
+from keras_tpu_ext.dropin.old_keras.arguments import renamed
 from keras_tpu_ext.dropin.report import mapped, means_old
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
 Method = Callable[..., Any]
-
-_OF_TENSORBOARD = ("write_grads", "batch_size", "embeddings_layer_names", "embeddings_data")
 
 
 def install() -> None:
@@ -26,15 +26,14 @@ def install() -> None:
         (all_of.ModelCheckpoint, "on_epoch_end", _every_period),
         (all_of.ModelCheckpoint, "_should_save_model", _unless_unknown),
         (all_of.EarlyStopping, "on_train_end", _restoring_if_stopped),
-        (all_of.ReduceLROnPlateau, "__init__", _plateau),
         (all_of.ReduceLROnPlateau, "on_epoch_end", _with_lr),
         (all_of.LearningRateScheduler, "__init__", _scheduler),
         (all_of.LearningRateScheduler, "on_epoch_end", _with_lr),
-        (all_of.TensorBoard, "__init__", functools.partial(_without, _OF_TENSORBOARD)),
-        (all_of.BackupAndRestore, "__init__", functools.partial(_without, ("save_before_preemption",))),
         (all_of.Callback, "model", _settable),
     ):
         patching.replace({f"keras.callbacks.{cls.__name__}.{attribute}": make})
+    of_callbacks = (f"keras.callbacks.{name}" for name in ("ReduceLROnPlateau", "TensorBoard", "BackupAndRestore"))
+    patching.wrap({f"{of}.__init__": functools.partial(renamed, ARGUMENTS[of]) for of in of_callbacks})
     patching.replace({"keras.src.callbacks.monitor_callback.MonitorCallback._set_monitor_op": _by_name})
     patching.add(all_of.Callback, "validation_data", None)
 
@@ -102,16 +101,6 @@ def _restoring_if_stopped(stock: Method) -> Method:
     return on_train_end
 
 
-def _plateau(init: Method) -> Method:
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "epsilon" in kwargs:
-            mapped("ReduceLROnPlateau(epsilon=)", "min_delta=")
-            kwargs["min_delta"] = kwargs.pop("epsilon")
-        init(self, *args, **kwargs)
-
-    return initialize
-
-
 def _scheduler(init: Method) -> Method:
     """Take schedules that return a tensor or a NumPy number."""
 
@@ -139,17 +128,6 @@ def _with_lr(stock: Method) -> Method:
             logs["lr"] = logs.pop("learning_rate")
 
     return on_epoch_end
-
-
-def _without(names: tuple[str, ...], init: Method) -> Method:
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in names:
-            if name in kwargs:
-                mapped(f"{type(self).__name__}({name}=)", "nothing")
-                del kwargs[name]
-        init(self, *args, **kwargs)
-
-    return initialize
 
 
 def _by_name(stock: Method) -> Method:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import tree
 
 from keras_tpu_ext.dropin.patching import replace
 from keras_tpu_ext.dropin.report import is_old_program, mapped, means_old
@@ -18,12 +19,24 @@ def install() -> None:
     trainer = "keras.src.trainers.trainer.Trainer"
     replace(
         {
+            "keras.src.trainers.compile_utils.CompileLoss.build": _naming_each_loss,
             "keras.src.utils.python_utils.pythonify_logs": _in_order,
             f"{trainer}.get_metrics_result": _get_metrics_result,
             f"{trainer}._flatten_metrics_in_order": _flatten,
             f"{trainer}.metrics_names": _names,
         }
     )
+
+
+def _naming_each_loss(stock: Method) -> Method:
+    """Show the loss of an output also where the other outputs have none; Keras 3 shows the sum alone."""
+
+    def build(self: Any, y_true: Any, y_pred: Any) -> None:
+        stock(self, y_true, y_pred)
+        if len(self._flat_losses) == 1 and len(tree.flatten(y_pred)) > 1 and is_old_program():
+            self._tracker.add_to_store("metrics", keras.metrics.Mean(name=f"{self._flat_losses[0].name}_loss"))
+
+    return build
 
 
 def _in_order(stock: Method) -> Method:
@@ -50,7 +63,7 @@ def _losses_first(model: Any, results: dict[str, Any]) -> dict[str, Any]:
 
 def _get_metrics_result(stock: Method) -> Method:
     def get_metrics_result(self: Any) -> dict[str, Any]:
-        results: dict[str, Any] = stock(self)
+        results: dict[str, Any] = {name: keras.ops.convert_to_tensor(of) for name, of in stock(self).items()}
         return _losses_first(self, results) if is_old_program() else results
 
     return get_metrics_result

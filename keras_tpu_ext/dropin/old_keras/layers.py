@@ -9,12 +9,11 @@ from typing import Any
 import keras
 from keras import tree
 
-from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.old_keras.arguments import rename
 from keras_tpu_ext.dropin.patching import Function, add, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old
 from keras_tpu_ext.dropin.tensors import Shape
-from keras_tpu_ext.tools.migrate.tables.old_arguments import ORDERS
-from keras_tpu_ext.tools.migrate.tables.out_of_reach import METHODS
+from keras_tpu_ext.tools.migrate.tables.old_arguments import METHOD_ARGUMENTS, ORDERS
 
 
 class _Default:
@@ -40,7 +39,6 @@ def install() -> None:
     wrap(
         {
             "keras.layers.Layer.add_weight": _add_weight,
-            "keras.layers.Layer.add_metric": _add_metric,
             "keras.layers.BatchNormalization.call": _with_variance_of_samples,
             "keras.layers.RNN._create_state_variables": _carried,
             "keras.Model.get_layer": _get_layer,
@@ -72,25 +70,12 @@ def _add_weight(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
         mapped("add_weight(name, ...)", "add_weight(name=...)")
         kwargs.update(zip(ORDERS["add_weight"].split(), args, strict=False))
         args = ()
-    for name in ("use_resource", "synchronization", "partitioner", "getter", "collections"):
-        if kwargs.pop(name, None) is not None:
-            mapped(f"add_weight({name}=)", "nothing")
+    rename(METHOD_ARGUMENTS["add_weight"], kwargs)
     if not isinstance(kwargs.get("aggregation", ""), str):
         kwargs.pop("aggregation")
-    if "experimental_autocast" in kwargs:
-        kwargs["autocast"] = kwargs.pop("experimental_autocast")
     if kwargs.get("trainable", True) is None:
         kwargs["trainable"] = True
     return stock(self, *args, **kwargs)
-
-
-def _add_metric(_: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Refuse: a metric that a call makes has variables, which a step on JAX cannot make."""
-    raise out_of_reach(
-        what=f"{type(self).__name__}.add_metric",
-        why="it makes a variable while the step is traced",
-        write=METHODS["add_metric"],
-    )
 
 
 def _with_variance_of_samples(stock: Function, self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:

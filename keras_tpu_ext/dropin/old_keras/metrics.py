@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from typing import Any
 
@@ -65,6 +66,9 @@ def _get_metric(stock: Function, identifier: Any, y_true: Any, y_pred: Any) -> A
     if isinstance(identifier, keras.losses.Loss):
         identifier = keras.metrics.MeanMetricWrapper(identifier, name=identifier.name)
     metric = stock(identifier, y_true, y_pred)
+    name = identifier.__name__ if inspect.isfunction(identifier) else metric.name
+    if name != metric.name and means_old(f"the metric {name}", f"this name, and not {metric.name!r}"):
+        metric.name = name
     if "update_state" not in vars(metric):
         update, of_keras = metric.update_state, is_of_keras(getattr(metric, "_fn", type(metric)))
 

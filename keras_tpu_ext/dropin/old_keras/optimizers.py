@@ -14,15 +14,12 @@ import numpy as np
 from keras import ops
 
 from keras_tpu_ext.dropin.errors import out_of_reach
+from keras_tpu_ext.dropin.old_keras.arguments import rename
 from keras_tpu_ext.dropin.patching import Function, add, owners, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
 _NAMES = ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD", "Optimizer", "AdamW")
-_WITHOUT_MEANING = {  # arguments of Keras 2.11 to 2.15 and of legacy optimizers, which files of models hold
-    "is_legacy_optimizer": "nothing: there is one kind of optimizer",
-    "jit_compile": "nothing: XLA compiles all of the step",
-    "gradient_aggregator": "nothing: gradients are aggregated",
-}
 # TensorFlow 1's optimizers: Keras's class, and for each of its arguments the attribute that holds the value
 _TF1 = {
     "GradientDescentOptimizer": ("SGD", {"learning_rate": "_learning_rate"}),
@@ -63,13 +60,9 @@ def _with_old_arguments(init: Function, self: Any, learning_rate: Any = 0.001, *
     _refuse_old_subclass(type(self))
     if type(self) is keras.optimizers.Nadam:
         means_old("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
-    if "lr" in kwargs:
-        mapped("lr=", "learning_rate=")
-        learning_rate = kwargs.pop("lr")
+    rename(ARGUMENTS["keras.optimizers.*"], kwargs)
+    learning_rate = kwargs.pop("learning_rate", learning_rate)
     decay = float(kwargs.pop("decay", None) or 0.0)
-    for name in _WITHOUT_MEANING.keys() & kwargs.keys():
-        mapped(f"{name}=", _WITHOUT_MEANING[name])
-        del kwargs[name]
     if decay:
         _check_decay(decay, learning_rate)
         told(f"decay={decay}", "the rate of step i is learning_rate / (1 + decay * i)")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_tpu_ext.dropin.functions.random import give_generator
-from keras_tpu_ext.dropin.old_keras import history, losses, metrics, optimizers
+from keras_tpu_ext.dropin.old_keras import arguments, history, losses, metrics, optimizers
 from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 from keras_tpu_ext.tools.migrate.tables.old_arguments import METHOD_ARGUMENTS, ORDERS
@@ -44,7 +44,7 @@ def _compile(
     stock: Function, self: Any, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any
 ) -> None:
     args, kwargs = _third_by_its_kind(args, kwargs)
-    _rename(METHOD_ARGUMENTS["compile"], kwargs)
+    arguments.rename(METHOD_ARGUMENTS["compile"], kwargs)
     for name in ("run_eagerly", "steps_per_execution", "jit_compile"):
         if name in kwargs and kwargs[name] is None:
             del kwargs[name]
@@ -90,15 +90,6 @@ def _set_trainable(states: Iterable[tuple[Any, bool]]) -> None:
         layer.trainable = trains
 
 
-def _rename(names: Mapping[str, str], kwargs: dict[str, Any]) -> None:
-    """Give arguments their names of today, or leave them out where the table says `-`: they change no number."""
-    for old in [one for one in kwargs if one in names]:
-        value, new = kwargs.pop(old), names[old]
-        mapped(f"{old}=", "nothing" if new == "-" else f"{new}=")
-        if new != "-":
-            kwargs[new] = value
-
-
 def _third_by_its_kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Take a third positional argument that holds no numbers as metrics, which it was in Keras 2."""
     if not args or args[0] is None:
@@ -118,7 +109,7 @@ def _loop(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _of_loop(kwargs: dict[str, Any]) -> dict[str, Any]:
-    _rename(METHOD_ARGUMENTS["fit"], kwargs)
+    arguments.rename(METHOD_ARGUMENTS["fit"], kwargs)
     for name in _STEPS:
         steps = kwargs.get(name)
         if isinstance(steps, (float, np.floating)):

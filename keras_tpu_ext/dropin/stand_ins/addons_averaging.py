@@ -9,6 +9,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tpu_ext.dropin import report
+
 _register = keras.saving.register_keras_serializable(package="Addons")
 
 
@@ -92,6 +94,12 @@ class Lookahead(_Around):
     ) -> None:
         super().__init__(optimizer, name, **kwargs)
         self.sync_period, self.slow_step_size = int(sync_period), float(slow_step_size)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the variables."""
+        if any(variable.name == "g" for variable in variables):
+            report.told("Lookahead on WeightNormalization", "`g` goes back to its first value; in Addons, to 1")
+        super().build(variables)
 
     def _after_step(self, variable: Any, slot: Any, before: Any) -> None:
         slow = ops.where(ops.equal(self.iterations, 0), before, slot.value)

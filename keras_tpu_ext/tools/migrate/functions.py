@@ -26,6 +26,7 @@ _BACKEND = "keras.backend."
 _BY_DROPIN = "keras.ops, by the drop-in"
 _SEEDS = ("tf.random.set_seed", "tf.random.set_random_seed", "tf.set_random_seed", "tf.compat.v1.set_random_seed")
 _OF_TODAY = tuple(f"tf.compat.v1.{part}" for part in ("logging", "gfile", "ConfigProto", "GPUOptions", "random"))
+_SIZE = m.Subscript(m.Call(m.Attribute(attr=m.Name("shape"))))
 _MAKERS = ("initializer", "name_scope", "variable_scope", "device", "set_seed")  # in a model, but on no value of it
 
 
@@ -69,6 +70,9 @@ def _in_model(context: Context, updated: cst.Call, original: cst.Call, row: str)
         context.out_of_reach(original, old, write)
         return None
     args = [arg.with_changes(value=_dtype(context, arg.value)) for arg in updated.args]
+    if name == "tf.cast" and len(args) == 2 and m.matches(args[0].value, _SIZE) and "int" in context.code(args[1]):
+        context.mapped(original, old, "the size itself")
+        return args[0].value
     if name == "tf.range":
         args = [_size(arg) for arg in args]
     is_rounded = _is_mean_of_integers(row, args)
@@ -133,6 +137,11 @@ def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseE
 
 def _where(context: Context, original: cst.Call) -> str:
     """Return `KERAS` if a call computes on Keras's values, `""` if it does not, or why that is not certain."""
+    around: cst.CSTNode = original
+    while isinstance(parent := context.parents.get(around), (cst.Arg, cst.Call)):
+        around = parent
+        if isinstance(around, cst.Call) and context.names.of(around.func) == "tf.Variable":
+            return ""  # its first value, which TensorFlow reads
     roles = context.roles.of(original)
     if roles == {MODEL}:
         return KERAS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import libcst as cst
+import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.keras_names import DROPIN, moved
@@ -19,7 +20,6 @@ from keras_tpu_ext.tools.migrate.special_calls import (
     save,
     schedule_of_floats,
 )
-from keras_tpu_ext.tools.migrate.tables import out_of_reach
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS, DEFAULTS, METHOD_ARGUMENTS, METHODS, ORDERS
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 from keras_tpu_ext.tools.migrate.values import PLAIN
@@ -70,8 +70,6 @@ def _tell_other_meanings(context: Context, original: cst.Call, name: str) -> Non
 def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: str) -> cst.Call:
     """Return a call of a method that only Keras's objects have."""
     new = METHODS.get(method, method).partition(" ")[0]
-    if method in out_of_reach.METHODS:
-        context.out_of_reach(original, f".{method}()", out_of_reach.METHODS[method])
     assert isinstance(original.func, cst.Attribute)
     if not new or (method in ("reset_states", "predict_proba") and context.values.is_model(original.func.value)):
         context.mapped(original, f".{method}()", DROPIN, on_dropin=True)
@@ -181,6 +179,10 @@ def _by_keyword(context: Context, original: cst.Call, updated: cst.Call, method:
 
 def _with_steps(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return a call whose numbers of steps are whole; `n / m` is the only sign of one that may not be."""
+    targets = next((arg.value for arg in original.args if keyword(arg) == "y"), None)
+    targets = original.args[1].value if targets is None and len(original.args) > 1 else targets
+    if targets is not None and m.matches(targets, m.Dict([m.DoNotCare()])):
+        context.mapped(original, "the target of one output by its name", DROPIN, on_dropin=True)
     args = []
     for before, arg in zip(original.args, updated.args, strict=True):
         if keyword(arg) in _STEPS and _is_quotient(context, before.value):

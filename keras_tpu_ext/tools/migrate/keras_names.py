@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
-from keras_tpu_ext.tools.migrate.tables.old_arguments import OPTIMIZER_MODULES
 from keras_tpu_ext.tools.migrate.tables.old_modules import OLD_MODULES, OLD_NAMES, OUT_OF_REACH
 
 _MODULES = {*KERAS_NAMES, *(part.rpartition(".")[0] for part in KERAS_NAMES)}
@@ -27,7 +26,7 @@ def moved(name: str) -> tuple[str, str]:
     if name in OUT_OF_REACH and name not in OLD_NAMES:
         why, write = OUT_OF_REACH[name]
         return "", f"{write} ({why})"
-    modules = {**OLD_MODULES, **OPTIMIZER_MODULES}
+    modules = {**OLD_MODULES, "keras.optimizers.legacy": "keras.optimizers"}  # which Keras 3 has, with errors
     if new := OLD_NAMES.get(name) or modules.get(name):
         return ("", DROPIN) if new.startswith("keras_tpu_ext.") else (_public(new), "")
     if module in modules:

@@ -18,7 +18,6 @@ from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 
 _OF_LABELS = "whether labels have the dimensions of predictions, which Keras 3 gives them only in its own losses"
-_METHODS = {"reset_states": "reset_state"}
 
 
 def modernized(context: Context) -> cst.Module:
@@ -80,10 +79,9 @@ class _Modernizer(cst.CSTTransformer):
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> Any:
         owner = self._context.roles.class_of(original_node)
         if owner is not None and self._context.roles.is_model_class(self._context.roles.name_of(owner)):
-            new = _METHODS.get(original_node.name.value)
-            if new:
-                self._context.mapped(original_node, f"def {original_node.name.value}", f"def {new}")
-                return updated_node.with_changes(name=cst.Name(new))
+            if original_node.name.value == "reset_states":
+                self._context.mapped(original_node, "def reset_states", "def reset_state")
+                return updated_node.with_changes(name=cst.Name("reset_state"))
             if original_node.name.value in STEPS and len(original_node.params.params) == 2:
                 step = f"{original_node.name.value}(self, data)"
                 self._context.out_of_reach(original_node, step, STEPS[original_node.name.value])
@@ -139,16 +137,11 @@ class _Modernizer(cst.CSTTransformer):
             context.out_of_reach(original, context.name(original), write)
             return updated
         module, _, last = name.rpartition(".")
-        if module in STAND_INS and module != "kaggle_datasets":
+        if module in STAND_INS:
             if last in STAND_INS[module] or name in STAND_INS:
                 context.mapped(original, context.name(original), "its stand-in, by the drop-in", on_dropin=True)
             else:
                 context.out_of_reach(original, context.name(original), instead(name))
-            return updated
-        if name.startswith("kaggle_datasets.KaggleDatasets"):
-            context.mapped(
-                original, context.name(original), "the folder /kaggle/input/NAME, by the drop-in", on_dropin=True
-            )
             return updated
         for rule in (functions.reference, old_keras.reference):
             if (new := rule(context, original)) is not None:

@@ -133,13 +133,18 @@ def _metrics(
 
 
 def _named(context: Context, before: cst.BaseExpression, one: cst.BaseElement) -> cst.BaseElement:
-    """Return a metric that is given as the name of a class, with the name that it had in `history`."""
+    """Return a metric, a function or the name of a class, with the name that it had in `history`."""
+    code = context.code(one.value)
     text = one.value.raw_value if isinstance(one.value, cst.SimpleString) else ""
-    if not isinstance(text, str) or text not in _METRICS or not text[:1].isupper():
+    if f".{code}" in context.roles.functions and code != code.lower():
+        new = f'keras.metrics.MeanMetricWrapper({code}, name="{code}")'
+    elif isinstance(text, str) and text in _METRICS and text[:1].isupper():
+        old = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", text).lower()
+        new = f'keras.metrics.{text}(name="{old}")'
+    else:
         return one
-    old = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", text).lower()
-    context.mapped(before, f'"{text}"', f"keras.metrics.{text}")
-    return one.with_changes(value=cst.parse_expression(f'keras.metrics.{text}(name="{old}")'))
+    context.mapped(before, code, new.partition("(")[0])
+    return one.with_changes(value=cst.parse_expression(new))
 
 
 def _is_one_metric(context: Context, value: cst.BaseExpression) -> bool:

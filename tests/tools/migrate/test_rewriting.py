@@ -54,6 +54,11 @@ def test_history_keeps_its_old_key_on_the_dropin(tmp_path):
     assert made.endswith(line)
 
 
+def test_the_first_value_of_a_variable_is_tensorflows(tmp_path):
+    line = "self.v = tf.Variable(initial_value=tf.zeros_like(tf.ones([2])))\n"
+    assert migrated(LAYER + line, tmp_path)[1].endswith(line)
+
+
 def test_what_keras_3_computes_a_little_differently_is_noted(tmp_path):
     report = migrated("import keras\nkeras.layers.BatchNormalization()\n", tmp_path)[0]
     assert report.notes[0].endswith("over N - 1, Keras 3 over N.")
@@ -172,7 +177,16 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
             "from keras import backend as K\nK.set_value(model.optimizer.lr, 0.1)\n",
             "model.optimizer.learning_rate = 0.1\n",
         ),
+        (
+            LAYER + "return tf.ones((tf.cast(tf.shape(x)[0], dtype='int64'), 1))\n",
+            NEW_LAYER + "return keras.ops.ones((keras.ops.shape(x)[0], 1))\n",
+        ),
         ("model.compile('adam', 'mse', metrics='mae')\n", "model.compile('adam', 'mse', metrics=['mae'])\n"),
+        (
+            "def IoU(y, p):\n    return p\nmodel.compile('adam', metrics=[IoU])\n",
+            "import keras\ndef IoU(y, p):\n    return p\n"
+            "model.compile('adam', metrics=[keras.metrics.MeanMetricWrapper(IoU, name=\"IoU\")])\n",
+        ),
         (
             "model.compile('adam', loss=['mse', 'mae'], metrics=['acc'])\n",
             "model.compile('adam', loss=['mse', 'mae'], metrics=[['acc']] * 2)\n",
@@ -261,7 +275,6 @@ def test_what_reading_cannot_decide_stays_and_is_told(old, said, tmp_path):
             LAYER + "return tf.boolean_mask(x, x > 0)\n",
             "line 4: tf.boolean_mask is out of reach: write tf.where(",
         ),
-        (LAYER + "self.add_metric(x)\n", "line 4: .add_metric() is out of reach: write compile(metrics="),
         (
             "from keras import backend as K\ns = K.get_session()\n",
             "line 2: K.get_session is out of reach: write K.g",
@@ -294,6 +307,8 @@ def test_what_cannot_be_has_the_line_to_write(old, said, tmp_path):
             "from keras.optimizers import SGD\no = SGD(decay=1e-6)\n",
             "line 2: decay= -> what it meant, by the drop-in",
         ),
+        ("model.fit(x, {'a': y}, epochs=2)\n", "line 1: the target of one output by its name -> what it meant, by"),
+        (LAYER + "self.add_metric(x)\n", "line 4: .add_metric() -> what it meant, by the drop-in"),
         (LAYER + "return tf.math.top_k(x)\n", "line 4: tf.math.top_k -> keras.ops, by the drop-in"),
         (
             "from keras.models import load_model\nm = load_model(path)\n",

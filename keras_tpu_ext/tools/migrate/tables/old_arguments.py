@@ -16,6 +16,7 @@ def _arguments(text: str) -> dict[str, dict[str, str]]:
 # By the class or function; `*` is any in its module.
 ARGUMENTS: dict[str, dict[str, str]] = _arguments("""
 keras.optimizers.*: lr=learning_rate decay=? is_legacy_optimizer=- jit_compile=- gradient_aggregator=-
+  schedule_decay=-
 keras.layers.*: dynamic=- implementation=- fused=- time_major=? virtual_batch_size=? batch_input_shape=? weights=?
 keras.layers.Embedding: input_length=input_shape weights=weights
 keras.layers.BatchNormalization: synchronized=?
@@ -28,7 +29,8 @@ keras.models.Model, keras.Model: input=inputs output=outputs
 keras.callbacks.ModelCheckpoint: period=? options=- load_weights_on_restart=?
 keras.callbacks.ReduceLROnPlateau: epsilon=min_delta
 keras.callbacks.EarlyStopping: restore_best_weights=?
-keras.callbacks.TensorBoard: write_grads=- batch_size=- profile_batch=profile_batch
+keras.callbacks.TensorBoard: write_grads=- batch_size=- embeddings_layer_names=- embeddings_data=-
+keras.callbacks.BackupAndRestore: save_before_preemption=-
 keras.losses.*: reduction=reduction
 """)
 
@@ -38,6 +40,7 @@ fit, evaluate, predict: workers=- use_multiprocessing=- max_queue_size=- max_q_s
   nb_epoch=epochs
 compile: experimental_run_tf_function=- experimental_steps_per_execution=steps_per_execution
   sample_weight_mode=- target_tensors=- options=- run_metadata=- distribute=- pss_evaluation_shards=-
+add_weight: use_resource=- synchronization=- partitioner=- getter=- collections=- experimental_autocast=autocast
 """)
 
 # By the class or function: parameters in their order, `-` any; those that are named had another default.
@@ -61,11 +64,5 @@ fit_generator: fit generator=x steps_per_epoch epochs verbose callbacks validati
 evaluate_generator: evaluate generator=x steps callbacks max_queue_size=- workers=- use_multiprocessing=- verbose
 predict_generator: predict generator=x steps callbacks max_queue_size=- workers=- use_multiprocessing=- verbose
 reset_states: reset_state
-predict_classes, _make_predict_function, _make_train_function, _make_test_function:
+add_metric, predict_classes, _make_predict_function, _make_train_function, _make_test_function:
 """)
-
-# Modules of optimizers that Keras 3 has under another name, with the same classes.
-OPTIMIZER_MODULES = {
-    "keras.optimizers.legacy": "keras.optimizers",
-    "keras.experimental": "keras.optimizers.schedules",
-}

@@ -8,7 +8,7 @@ _FIT = "model.compile(...) and model.fit(...), or a keras_tpu_ext.TPUModel with 
 
 # Packages: what a program is to write that imports them.
 PACKAGES: dict[str, str] = read_rows("""
-tensorflow_hub: the same network from keras.applications or keras_hub
+tensorflow_hub: the same network from keras.applications or keras_hub.models
 tensorflow_probability: keras.ops and keras.random
 tensorflow_text: the tokenizers of keras_hub, in the tf.data pipeline
 tensorflow_recommenders: keras_rs, or a keras.Model of your own
@@ -56,7 +56,9 @@ tf.GradientTape, tf.gradients: {_FIT}
 tf.saved_model: model.save("model.keras") and keras.models.load_model
 keras.backend.gradients: jax.grad of a function of arrays
 keras.backend.get_session: K.get_value(x), or model(x)
-transformers.TF*: the same network from keras_hub
+keras.backend.local_conv1d, keras.backend.local_conv2d: keras.ops.einsum of the windows of x and the kernel
+keras.backend.normalize_batch_in_training: keras.layers.BatchNormalization, or keras.ops.moments
+transformers.TF*: the same network from keras_hub.models
 """),
     **{f"tf.{name}": write for name, write in TF1_GONE.items()},
     **PACKAGES,
@@ -66,12 +68,6 @@ transformers.TF*: the same network from keras_hub
 STEPS: dict[str, str] = dict.fromkeys(
     ("train_step", "test_step"), "the loss in compute_loss(self, x, y, y_pred, sample_weight), and fit"
 )
-
-# Methods of layers and models.
-METHODS: dict[str, str] = {
-    "add_metric": "compile(metrics=[...]), or let the value be one more output of the model, and its metric "
-    "lambda y_true, y_pred: keras.ops.mean(y_pred)"
-}
 
 # Of a strategy.
 LOOPS: dict[str, str] = dict.fromkeys(

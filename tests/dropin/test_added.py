@@ -1,4 +1,4 @@
-"""Losses added to a model or a layer, with the numbers that Keras 2 gave."""
+"""Losses and metrics added to a model or a layer, with the numbers that Keras 2 gave."""
 
 import keras
 import numpy as np
@@ -56,6 +56,55 @@ def test_functions_of_weights_are_asked_in_each_step(exact):
     )
     assert loss == pytest.approx(0.3 * np.sum(W**2), rel=1e-5)
     np.testing.assert_allclose(kernel, W - 0.1 * 0.6 * W, rtol=1e-5)
+
+
+class Center(layers.Layer):
+    """Shows the mean of what goes through it."""
+
+    def call(self, x):
+        """Add it."""
+        self.add_metric(tf.reduce_mean(x), name="center", aggregation="mean")
+        return x
+
+
+class Outer(layers.Layer):
+    """Has a layer with a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.center = Center()
+
+    def call(self, x):
+        """Call it."""
+        return self.center(x)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_metrics_of_calls_and_of_tensors(exact):
+    with strategy_scope(require="cpu", exact=exact):
+        x = layers.Input((2,))
+        model = tf.keras.Model(x, layers.Dense(1, use_bias=False, weights=[W])(Outer()(x)))
+        model.add_metric(tf.square(model.output), name="squares", aggregation="mean")
+        model.compile(tf.keras.optimizers.SGD(0.0), "mse")
+    weights = model.get_weights()
+    history = model.fit(
+        X, np.zeros(6), batch_size=4, shuffle=False, validation_data=(X, np.zeros(6)), verbose=0
+    ).history
+    assert [*history] == ["loss", "center", "squares", "val_loss", "val_center", "val_squares"]
+    assert history["center"] == pytest.approx([(X[:4].mean() + X[4:].mean()) / 2])
+    for name in ("squares", "val_squares", "loss"):
+        assert history[name] == pytest.approx([np.mean((X @ W) ** 2)], rel=1e-5)
+    model.predict(X, verbose=0)
+    np.testing.assert_array_equal(model.get_weights(), weights)
+
+
+def test_a_metric_that_a_layer_calls_is_out_of_reach():
+    layer = Center()
+    layer.own = keras.metrics.Mean()
+    with pytest.raises(
+        OutOfReachError, match=r"Center\.add_metric of a keras\.metrics\.Metric.*of a tensor, which has"
+    ):
+        layer(X)
 
 
 def test_a_saved_model_has_the_outputs(tmp_path):
