@@ -184,7 +184,7 @@ def test_a_signal_saves_where_nobody_reads_what_is_printed(tmp_path, monkeypatch
 
 def test_a_new_fit_waits_for_what_the_one_before_still_writes(tmp_path, monkeypatch, capsys):
     """In a notebook a second Ctrl-C ends `fit`, and not the process."""
-    write, may_write = storage._LocalFolder.write, threading.Event()
+    write, may_write = storage.Folder.write, threading.Event()
 
     def late_write(*args):
         may_write.wait(60)
@@ -193,7 +193,7 @@ def test_a_new_fit_waits_for_what_the_one_before_still_writes(tmp_path, monkeypa
     def press():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage._LocalFolder, "write", late_write)
+    monkeypatch.setattr(storage.Folder, "write", late_write)
     with pytest.raises(KeyboardInterrupt):
         fit([Calling(2, press), kte.callbacks.AutoResume(tmp_path, every_s=0)])
     assert os.listdir(tmp_path) == ["keras_tpu_ext.lock"]

@@ -337,14 +337,14 @@ def test_what_a_write_takes_already_counts_before_a_deadline(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_first_save_that_lasts_makes_it_leave_earlier(tmp_path, monkeypatch):
-    stock, whole = storage._LocalFolder.write, []
+    stock, whole = storage.Folder.write, []
 
     def slow(*args):
         time.sleep(1)
         stock(*args)
         whole.append(time.monotonic() - begun)
 
-    monkeypatch.setattr(storage._LocalFolder, "write", slow)
+    monkeypatch.setattr(storage.Folder, "write", slow)
     begun = time.monotonic()
     monkeypatch.setattr(schedule, "seconds_of_process", lambda: time.monotonic() - begun)
     paced = [Calling(batch, lambda: time.sleep(0.1)) for batch in range(200)]
@@ -405,7 +405,7 @@ def test_copies_of_saves_that_failed_are_given_up(tmp_path, monkeypatch):
     def kernels():
         return sum(array.shape == (4, 1) for array in jax.live_arrays())
 
-    monkeypatch.setattr(storage._LocalFolder, "write", fail)
+    monkeypatch.setattr(storage.Folder, "write", fail)
     monkeypatch.setattr(gc, "collect", lambda *args: 0)
     gc.disable()
     try:
