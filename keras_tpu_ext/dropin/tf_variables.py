@@ -23,16 +23,15 @@ def is_traced() -> bool:
 
 def _of_layer(stock: Function, self: Any, name: str, value: Any) -> Any:
     """Before a layer sets an attribute: variables of TensorFlow become Keras's."""
-    if isinstance(value, tf.Variable):
-        value = _variable(value)
-    elif type(value) in (list, tuple) and any(isinstance(one, tf.Variable) for one in value):
-        value = type(value)(_variable(one) if isinstance(one, tf.Variable) else one for one in value)
-    elif type(value) is dict and any(isinstance(one, tf.Variable) for one in value.values()):
-        value = {key: _variable(one) if isinstance(one, tf.Variable) else one for key, one in value.items()}
+    leaves = keras.tree.flatten(value) if type(value) in (list, tuple, dict) else [value]
+    if any(isinstance(one, tf.Variable) for one in leaves):
+        value = keras.tree.map_structure(_variable, value)
     return stock(self, name, value)
 
 
 def _variable(variable: Any) -> Any:
+    if not isinstance(variable, tf.Variable):
+        return variable
     mapped("tf.Variable in a layer", "keras.Variable")
     name = variable.name.split(":")[0].replace("/", "_")
     trains = bool(variable.trainable and variable.dtype.is_floating)

@@ -214,9 +214,9 @@ def test_placeholders():
     assert jax.jit(lambda x: K.print_tensor(x, "x is"))(X).shape == X.shape
 
 
-@pytest.mark.parametrize("name", ["gradients", "get_session"])
-def test_what_needs_a_graph_says_what_to_write(name):
-    with pytest.raises(OutOfReachError, match=r"graph of TensorFlow.*Write instead"):
+@pytest.mark.parametrize("name", ["gradients", "get_session", "local_conv1d"])
+def test_what_is_gone_says_what_to_write(name):
+    with pytest.raises(OutOfReachError, match=rf"K\.{name} cannot run on JAX: Keras 3 has no.*Write instead"):
         getattr(K, name)(None, None)
 
 

@@ -21,7 +21,10 @@ ON_DROPIN = {
     "mobilenet_finetune",
     "openvaccine_gru",
     "quantile_osic",
+    "super_resolution",
+    "swin_mixer",
     "tabnet_glu",
+    "vae_added",
 }
 
 

@@ -224,9 +224,8 @@ dropin/old_keras/layers.py
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
 dropin/old_keras/added.py
-  process: keras.layers.Layer.add_loss, _get_regularization_losses: functions of weights, and losses of each example
+  process: keras.layers.Layer.add_loss, add_metric, _get_regularization_losses: of weights, of each example, means
   process: keras.src.models.functional.Functional.add_loss: tensors of the model
-  process: keras.layers.Layer.add_metric: means of values of a call
   process: keras.src.backend.jax.trainer.JAXTrainer.compute_loss_and_updates: collects these values
   process: keras.src.trainers.trainer.Trainer._compute_loss: updates the means
 dropin/old_keras/calls.py

@@ -56,10 +56,6 @@ class Added(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
         self.add_loss(value) if self.metric is None else self.add_metric(value, name=self.metric)
         return value
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments."""
-        return {**super().get_config(), "metric": self.metric}
-
 
 def _add_loss(stock: Function, self: Any, losses: Any, *args: Any, **kwargs: Any) -> None:
     if kwargs:

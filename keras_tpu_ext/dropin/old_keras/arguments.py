@@ -42,7 +42,7 @@ def install() -> None:
             f"{layers}.Embedding.__init__": _embedding,
             f"{layers}.BatchNormalization.__init__": _batch_normalization,
             f"{layers}.Lambda.__init__": _lambda,
-            "keras.DTypePolicy.__init__": _policy,
+            "keras.DTypePolicy.__init__": functools.partial(renamed, ARGUMENTS["keras.mixed_precision.Policy"]),
             "keras.src.models.model.functional_init_arguments": _knows_input,
             "keras.src.models.functional.Functional.__init__": functools.partial(renamed, ARGUMENTS["keras.Model"]),
             "keras.Sequential.__init__": _sequential,
@@ -220,14 +220,6 @@ def rename(names: Mapping[str, str], kwargs: dict[str, Any]) -> None:
 def renamed(names: Mapping[str, str], init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     """Make an object with arguments under their old names."""
     rename(names, kwargs)
-    init(self, *args, **kwargs)
-
-
-def _policy(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Take the `loss_scale` of `mixed_precision.experimental`, which `compile` decides now."""
-    if "loss_scale" in kwargs:
-        mapped("Policy(loss_scale=)", "the loss scale of compile: dynamic for float16, none for bfloat16")
-        del kwargs["loss_scale"]
     init(self, *args, **kwargs)
 
 

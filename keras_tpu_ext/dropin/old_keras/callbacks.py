@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_tpu_ext.dropin import patching
-from keras_tpu_ext.dropin.old_keras.arguments import renamed
+from keras_tpu_ext.dropin.old_keras.arguments import rename, renamed
 from keras_tpu_ext.dropin.report import mapped, means_old
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
@@ -48,9 +48,7 @@ def _checkpoint(init: Method) -> Method:
 
     def initialize(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         period = kwargs.pop("period", 1)
-        for name in ("options", "load_weights_on_restart"):
-            if kwargs.pop(name, None) is not None:
-                mapped(f"ModelCheckpoint({name}=)", "nothing")
+        rename({"options": "-", "load_weights_on_restart": "-"}, kwargs)
         weights_only = args[3] if len(args) > 3 else kwargs.get("save_weights_only", False)
         accepted = "checkpoint.weights.h5" if weights_only else "checkpoint.keras"
         init(self, accepted, *args, **kwargs)

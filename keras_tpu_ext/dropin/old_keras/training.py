@@ -33,9 +33,7 @@ def install() -> None:
         "predict_generator": functools.partialmethod(_generator, "predict"),
         "predict_proba": _predict_proba,
         "predict_classes": _predict_classes,
-        "_make_predict_function": _nothing,
-        "_make_train_function": _nothing,
-        "_make_test_function": _nothing,
+        **dict.fromkeys(("_make_predict_function", "_make_train_function", "_make_test_function"), _nothing),
     }.items():
         add(keras.Model, name, method)
 

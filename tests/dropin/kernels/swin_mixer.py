@@ -183,9 +183,7 @@ with strategy.scope():
     odd = L.Dense(1, activation="sigmoid", name="odd")(tf.stop_gradient(z) * 0.5 + z * 0.5)
     model = keras.Model(inputs, {"digit": digit, "odd": odd})
     model.compile(
-        optimizer=keras.optimizers.experimental.AdamW(learning_rate=3e-3, weight_decay=1e-4)
-        if hasattr(keras.optimizers, "experimental") and hasattr(keras.optimizers.experimental, "AdamW")
-        else keras.optimizers.Adam(3e-3),
+        optimizer=keras.optimizers.SGD(learning_rate=0.001),
         loss={"digit": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "odd": "binary_crossentropy"},
         loss_weights={"digit": 1.0, "odd": 0.3},
         metrics={

@@ -32,6 +32,7 @@ keras.callbacks.EarlyStopping: restore_best_weights=?
 keras.callbacks.TensorBoard: write_grads=- batch_size=- embeddings_layer_names=- embeddings_data=-
 keras.callbacks.BackupAndRestore: save_before_preemption=-
 keras.losses.*: reduction=reduction
+keras.mixed_precision.Policy: loss_scale=-
 """)
 
 # By the method's name, on any value: too special to be anything else's.
