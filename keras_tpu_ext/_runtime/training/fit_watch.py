@@ -54,8 +54,8 @@ def watch_fits(watch: FitWatch) -> None:
     """
     if watch not in _WATCHES:
         _WATCHES.append(watch)
-        begin = "keras.callbacks.CallbackList.on_train_begin"
-        install([(keras.Model, "keras.Model.fit", _fit), (keras.callbacks.CallbackList, begin, _on_train_begin)])
+    begin = "keras.callbacks.CallbackList.on_train_begin"  # each time: somebody may have put the stock ones back
+    install([(keras.Model, "keras.Model.fit", _fit), (keras.callbacks.CallbackList, begin, _on_train_begin)])
 
 
 def _fit(stock: Callable[..., Any]) -> Callable[..., Any]:

@@ -103,3 +103,21 @@ def test_a_fit_is_watched_from_its_first_line_to_its_last(make, rows, monkeypatc
     model, other = make(kte.TPUModel), keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append("other"))
     model.fit(*rows, verbose=0, callbacks=[Watched(), other])
     assert seen == [(model, True), "last hook", "end"]
+
+
+def test_a_stock_method_that_somebody_put_back_is_patched_again(make, rows, monkeypatch):
+    monkeypatch.setattr("keras_tpu_ext._runtime.training.fit_watch._WATCHES", [])
+    seen = []
+
+    def watch(model, callbacks, began, at_end):
+        seen.append(model)
+        return callbacks
+
+    progress.watch_fits(watch)
+    monkeypatch.setattr(
+        keras.callbacks.CallbackList, "on_train_begin", keras.callbacks.CallbackList.on_train_begin.__wrapped__
+    )
+    progress.watch_fits(watch)  # as each new callback does
+    model = make(kte.TPUModel)
+    model.fit(*rows, verbose=0)
+    assert seen == [model]
