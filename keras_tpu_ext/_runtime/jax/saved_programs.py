@@ -106,7 +106,7 @@ def signature_of(lowered: jax.stages.Lowered, devices: int) -> tuple[Signature, 
         options = _pxla.create_compile_options(**{name: known[name] for name in names})
         return _signature(module, options), bytes(options.SerializeAsString())
     except (AttributeError, KeyError, TypeError, RuntimeNotSupportedError) as error:
-        _log_once(_NO_OPTIONS.format(jax.__version__, type(error).__name__, str(error).splitlines()[0]))
+        _log_once(_NO_OPTIONS.format(jax.__version__, type(error).__name__, str(error).partition("\n")[0]))
         return Signature("", digest_of(module), (), ""), b""
 
 
