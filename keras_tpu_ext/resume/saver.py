@@ -15,8 +15,9 @@ import numpy as np
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.lock import FolderLock
 
-# Writes in progress in this process, by folder: a `fit` that was ended at once leaves them behind.
-_under_way: dict[str, Future[Found]] = {}
+# The last thread of this process that wrote, by folder: a `fit` that was ended at once leaves it behind. It ends
+# after its `Future`, when the folder is free.
+_threads: dict[str, threading.Thread] = {}
 
 
 class Saver:
@@ -36,9 +37,9 @@ class Saver:
 
     def wait_for_others(self) -> None:
         """Wait until another `fit` of this process has written into the folder, or failed to."""
-        writing = _under_way.get(os.path.abspath(self._folder.path))
-        if writing is not None:
-            writing.exception()
+        thread = _threads.get(os.path.abspath(self._folder.path))
+        if thread is not None and thread.is_alive():
+            thread.join()
 
     def is_writing(self) -> bool:
         """Return whether a checkpoint is being written."""
@@ -52,15 +53,15 @@ class Saver:
     def begin(self, checkpoint: Callable[[], Checkpoint]) -> None:
         """Begin to write a checkpoint; `finish` the previous one."""
         self._writing, self._begun = Future(), time.monotonic()
-        _under_way[os.path.abspath(self._folder.path)] = self._writing
+        thread = threading.Thread(target=self._write, args=(checkpoint, self._writing), name="AutoResume")
+        _threads[os.path.abspath(self._folder.path)] = thread
         try:
-            threading.Thread(target=self._write, args=(checkpoint, self._writing), name="AutoResume").start()
+            thread.start()
         except Exception as error:  # there are too many threads
             self._fail(self._writing, error)
         except BaseException:  # the second Ctrl-C
             if self._writing.cancel():
                 self._writing = None
-                self._forget()
             raise
 
     def fail(self, error: Exception) -> None:
@@ -102,16 +103,11 @@ class Saver:
             return
         finally:
             self._seconds = time.monotonic() - self._begun
-        self._forget()
         writing.set_result(found)
 
     def _fail(self, writing: Future[Found], error: BaseException) -> None:
-        self._forget()
         error.__cause__ = error.__context__ = None  # frames hold everything that was to be written
         writing.set_exception(error.with_traceback(None))
-
-    def _forget(self) -> None:
-        _under_way.pop(os.path.abspath(self._folder.path), None)
 
 
 def on_host(checkpoint: Checkpoint) -> Checkpoint:

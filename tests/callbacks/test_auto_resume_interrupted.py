@@ -14,9 +14,10 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ResumeWarning
-from keras_tpu_ext.resume import leaving, saver, steps_heard, storage
+from keras_tpu_ext.resume import leaving, steps_heard, storage
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.leaving import Interruption
+from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.report import resume_report
 from keras_tpu_ext.resume.schedule import Schedule
 from keras_tpu_ext.resume.steps_heard import StepsHeard
@@ -190,9 +191,15 @@ def test_a_new_fit_waits_for_what_the_one_before_still_writes(tmp_path, monkeypa
         may_write.wait(60)
         write(*args)
 
+    def late_release(lock):
+        time.sleep(0.2)
+        release(lock)
+
     def press():
         raise KeyboardInterrupt
 
+    release = FolderLock.release
+    monkeypatch.setattr(FolderLock, "release", late_release)
     monkeypatch.setattr(storage.Folder, "write", late_write)
     with pytest.raises(KeyboardInterrupt):
         fit([Calling(2, press), kte.callbacks.AutoResume(tmp_path, every_s=0)])
@@ -419,7 +426,6 @@ def test_a_second_interruption_while_a_thread_starts_leaves_nothing_to_wait_for(
         patch.setattr(threading.Thread, "start", pressed)
         with pytest.raises(KeyboardInterrupt):
             fit([kte.callbacks.AutoResume(tmp_path, every_s=0)])
-    assert not saver._under_way
     again = kte.callbacks.AutoResume(tmp_path)
     fit([again])
     assert again.finished
