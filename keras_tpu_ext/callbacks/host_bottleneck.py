@@ -149,12 +149,16 @@ class HostBottleneck(LedgerUser, Plotted):
         """Warn if nothing is known."""
         if self._verdicts or self._ledger is None or not _runtime.devices.is_chief():
             return
-        probes = self._ledger.probes
-        why = _TOO_SHORT.format(executions=self._executions_of_epoch, needed=max(probes.needed, _LEAST))
+        probes, executions = self._ledger.probes, self._executions_of_epoch
+        needed = max(probes.needed, _LEAST)
         if probes.refused:
             why = _NONE_AHEAD
         elif probes.was_growing:
             why = _GROWING
+        elif 0 < executions < needed:
+            why = _TOO_SHORT.format(executions=executions, needed=needed)
+        else:
+            return  # nothing was trained, or it was interrupted
         warnings.warn(_UNKNOWN.format(why=why), KteWarning, stacklevel=2)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:

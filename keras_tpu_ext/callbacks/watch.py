@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
@@ -129,6 +129,13 @@ class Watch(Looking):
             raise nothing_yet("watch.report()")
         found = self._found or WatchReport(steps)
         return dataclasses.replace(found, steps=steps, spikes=tuple(self._spikes))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what `AutoResume` saves, which is nothing: each `fit` counts its steps from 0."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on."""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Start watching."""

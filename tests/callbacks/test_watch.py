@@ -320,6 +320,14 @@ def test_it_changes_nothing_and_leaves_nothing(data):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)  # XLA may order sums otherwise
 
 
+def test_the_model_evaluates_after_a_fit_with_validation(scope3, data):
+    model = in_scope(scope3)
+    for callback in (kte.callbacks.Watch(), keras.callbacks.Callback(), kte.callbacks.Watch()):
+        fit(model, data, callback, warns=False, validation_data=data)
+        loss = model.evaluate(*data, verbose=0)
+        np.testing.assert_allclose(model.history.history["val_loss"][-1], loss, rtol=1e-6)
+
+
 def test_the_report_is_plain_data(data):
     watch = kte.callbacks.Watch()
     with pytest.raises(kte.errors.NothingMeasuredError, match="nothing measured yet"):
