@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
 from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
@@ -159,7 +160,7 @@ class HostBottleneck(LedgerUser, Plotted):
             why = _TOO_SHORT.format(executions=executions, needed=needed)
         else:
             return  # nothing was trained, or it was interrupted
-        warnings.warn(_UNKNOWN.format(why=why), KteWarning, stacklevel=2)
+        warnings.warn(_UNKNOWN.format(why=why), KteWarning, stacklevel=user_stack_level())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling value into `logs`."""

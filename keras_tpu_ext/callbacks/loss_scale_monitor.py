@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import Overflow
 from keras_tpu_ext.callbacks._fit_observer import Looking
 from keras_tpu_ext.checks import arguments as check
@@ -112,7 +113,7 @@ class LossScaleMonitor(Looking):
         """Read, put the values into `logs`, and print the overflows of the epoch."""
         self._read()
         if not self._logs and _runtime.devices.is_chief():
-            warnings.warn(_UNSCALED, KteWarning, stacklevel=2)
+            warnings.warn(_UNSCALED, KteWarning, stacklevel=user_stack_level())
         if logs is not None:
             logs.update(self._logs)
         found = self._overflows[self._printed :]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import NotFinite, SavedVariable
 from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
@@ -237,4 +238,4 @@ class Watch(Looking):
         if stops and self._fitted is not None:
             self._fitted.stop_training = True
         if _runtime.devices.is_chief():
-            warnings.warn(f"Watch: {text}.", KteWarning, stacklevel=2)
+            warnings.warn(f"Watch: {text}.", KteWarning, stacklevel=user_stack_level())

@@ -157,8 +157,9 @@ def test_a_watch_tells_the_epoch_after_a_start_anew(tmp_path):
     watch, x = kte.callbacks.Watch(), X.copy()
     x[2 * 16] = np.nan
     callbacks = [watch, kte.callbacks.AutoResume(tmp_path)]
-    with pytest.warns(UserWarning, match=r"^Watch: epoch 3, batch 2 \(step 2\)"):
+    with pytest.warns(UserWarning, match=r"^Watch: epoch 3, batch 2 \(step 2\)") as told:
         model().fit(x, X.sum(axis=1), batch_size=16, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    assert {one.filename for one in told if issubclass(one.category, ResumeWarning)} == {__file__}
     assert (watch.report().epoch, watch.report().batch, watch.report().step) == (2, 2, 2)
 
 

@@ -220,6 +220,7 @@ def test_where_epochs_are_too_short_it_says_so():
         history = model.fit(x[:64], y[:64], batch_size=BATCH, epochs=4, verbose=0, callbacks=[callback]).history
     assert callback.verdict is None
     (warning,) = [one for one in told if "HostBottleneck" in str(one.message)]
+    assert warning.filename == __file__
     assert warning.message.args[0] == (
         "HostBottleneck could not find out how long this model waits for data: an epoch had 4 executions, which is "
         "too short to tell: it takes 6. Give `fit` more batches in an epoch, or choose a smaller steps_per_execution"

@@ -91,9 +91,9 @@ def fit(model, data, watch, *before, warns=True, **options):
         return model.fit(x, y, **given).history
     with pytest.warns(UserWarning, match="^Watch: ") as caught:
         history = model.fit(x, y, **given).history
-    told = [warning.message.args[0] for warning in caught if str(warning.message).startswith("Watch: ")]
-    assert len(told) == 1
-    return told[0], history
+    (told,) = [warning for warning in caught if str(warning.message).startswith("Watch: ")]
+    assert told.filename == __file__  # the line of `fit`
+    return told.message.args[0], history
 
 
 @pytest.mark.parametrize("layer", ["hidden", "out"])
