@@ -12,7 +12,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
-from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet, say
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._plots import LONG_EPOCHS, Plotted, plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
@@ -186,7 +186,7 @@ class HostBottleneck(LedgerUser, Plotted):
         if is_new:
             self._printed = now.verdict
         if is_new and self.verbose and _runtime.devices.is_chief():
-            print(f"\nHostBottleneck: epoch {epoch + 1}: {now}")
+            say(self, f"HostBottleneck: epoch {epoch + 1}: {now}")
 
     def _verdict_on(self, costs: StepCosts) -> InputVerdict | None:
         """Return the verdict on some executions, or `None` if it is not known how long they wait."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import Overflow
-from keras_tpu_ext.callbacks._fit_observer import Looking
+from keras_tpu_ext.callbacks._fit_observer import Looking, say
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import KteWarning
 from keras_tpu_ext.output.display import counted, variables_text
@@ -119,7 +119,7 @@ class LossScaleMonitor(Looking):
         found = self._overflows[self._printed :]
         skipped = int(self._logs.get(_SKIPPED, self._skipped_before))
         if self.verbose and _runtime.devices.is_chief() and (found or skipped > self._skipped_before):
-            print(f"\nLossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
+            say(self, f"LossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
         self._skipped_before = skipped
 
     def _read(self) -> None:

@@ -16,7 +16,7 @@ from keras_tpu_ext._runtime.common.layer_names import LayerNames
 from keras_tpu_ext._runtime.common.lowering import layer_names, roles_of
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
-from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, say
 from keras_tpu_ext.callbacks._trace_times import divide
 from keras_tpu_ext.callbacks._xplane import Span, read_xplane
 from keras_tpu_ext.callbacks.trace_report import TraceReport
@@ -186,7 +186,7 @@ class Trace(FitObserver):
         step = sum(seconds.values()) / traced
         self._report = TraceReport((self._began, self._done), step, seconds, tuple(rows), folder)
         if _runtime.devices.is_chief():
-            print(f"\nTrace: {self._report}")
+            say(self, f"Trace: {self._report}")
 
     def _stop(self) -> None:
         if Trace._profiling is self:

@@ -240,8 +240,8 @@ class ResumableFit:
         self._steps.hear(batch)
         if self._data.read_again:
             self._say(
-                f"{self._data.read_again:,} batches were read again, in {self._data.seconds:.1f} s, to return to the "
-                "position in the data."
+                "batches read again, to return to the position in the data: "
+                f"{self._data.read_again:,}, in {self._data.seconds:.1f} s."
             )
             self._data.read_again = 0
 
