@@ -98,8 +98,8 @@ test-keras2-tf221 short-keras2-tf221: $(if $(KERAS2_PYTHON),$(TF221)/.ready)
 	$(if $(KERAS2_PYTHON),$(call in,keras2-tf221) -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 
 # The tests of files, on the environments that they are about: make test-of FILE=keras_tpu_ext/callbacks/throughput.py
-# ON=keras3-jax takes one environment, PYTEST=--tier=exhaustive all their tests (docs/tests.md).
-test-of: $(UV)
+# ON=keras3-jax takes one environment and makes it, PYTEST=--tier=exhaustive all their tests (docs/tests.md).
+test-of: $(UV) $(foreach one,$(ON),.envs/$($(one).folder)/.ready)
 	$(UV) run --no-project --python $(PYTHON) tests/support/tests_of.py $(FILE) $(addprefix --on=,$(ON)) -- $(PYTEST)
 
 ALL := -m pytest --tier=exhaustive -n 2

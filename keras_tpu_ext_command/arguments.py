@@ -69,7 +69,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     if not (sys.argv[1:] if arguments is None else arguments):
         parser.print_help(sys.stderr)
         parser.exit(2)
-    return parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands.choices[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
 
 
 def _version() -> str:

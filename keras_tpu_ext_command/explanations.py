@@ -59,6 +59,7 @@ def explain(code: str | None) -> tuple[str, int]:
         return "\n".join(f"{one}  {known[one].title}" for one in known), 0
     of_class = (one for one in known if known[one].text.startswith(f"`{code}`. "))
     code = next(of_class, code.strip("[]").upper())
+    code = f"KTE{code:0>3}" if code.isdigit() else code
     if code in known:
         return f"{code}: {known[code].title}\n\n{known[code].text}", 0
     nearest = difflib.get_close_matches(code, known, n=1, cutoff=0.0)[0]

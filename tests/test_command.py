@@ -83,6 +83,7 @@ def test_the_other_commands_say_why_in_one_line():
             "must be sizes of axes; got 'data=2;model=4'. Write data",
         ),
         (["preflight", "m:f", "--shard", "zero"], 2, "choose from"),
+        (["parity", "m:f", "--batch", "m:g"], 2, "parity: error: unrecognized arguments: --batch m:g\n"),
         (["preflight", "m:f", "--plot", "/no/a.png"], 2, "cannot write '/no/a.png': there is no folder /no\n"),
     ],
 )
@@ -117,7 +118,9 @@ def test_help_lists_the_smallest_and_largest_slice_of_each_generation():
 def test_options_of_one_name_mean_one_thing(monkeypatch):
     """What takes a function in one command takes one in all, and so with numbers."""
     kinds = {}
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda parser, _: kinds.update(_kinds(parser)))
+    monkeypatch.setattr(
+        argparse.ArgumentParser, "parse_known_args", lambda parser, _: (kinds.update(_kinds(parser)), [])
+    )
     arguments.parse_arguments(["doctor"])
     assert {("--data", "MODULE:FUNCTION"), ("--batch-size", "N"), ("--target", "SLICE")} <= kinds.keys()
     flags = [flag for flag, _ in kinds]

@@ -97,6 +97,11 @@ def test_explain_knows_the_classes_that_have_a_code(capsys):
     assert capsys.readouterr().out.startswith("KTE027: A compiled file for another machine\n")
 
 
+def test_explain_takes_the_number_alone(capsys):
+    assert command.main(["explain", "16"]) == 0
+    assert capsys.readouterr().out.startswith("KTE016: A checkpoint")
+
+
 def test_explain_names_the_nearest_code(capsys):
     assert command.main(["explain", "KTE3033"]) == 2
     told = capsys.readouterr()

@@ -15,6 +15,12 @@ from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import NothingMeasuredError
 
 
+def say(callback: Callback, text: str) -> None:
+    """Print a text of a callback, below the progress bar where there is one."""
+    has_bar = (callback.params or {}).get("verbose") in (1, "auto")
+    print(f"\n{text}" if has_bar else text)
+
+
 def nothing_yet(call: str, *, needs: str = "") -> NothingMeasuredError:
     """Return the error of a call such as `"goodput.report()"` that came too early, and what it needs, if more."""
     name = call.partition(".")[0]

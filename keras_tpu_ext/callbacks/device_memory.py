@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
 from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
@@ -108,7 +109,7 @@ class DeviceMemory(Looking, Plotted):
         self._executions, self._look_from = 0, self._began
         self._leaks: list[str] = []
         if not self._readings() and _runtime.devices.is_chief():
-            warnings.warn(_NOTHING, KteWarning, stacklevel=2)
+            warnings.warn(_NOTHING, KteWarning, stacklevel=user_stack_level())
         _runtime.progress.show_in_progress_bar(
             {key: None for key in _KEYS.values()} | {_KEYS["in_use"]: "memory_gib"}
         )
@@ -181,5 +182,5 @@ class DeviceMemory(Looking, Plotted):
         if told and self.on_leak == "raise":
             raise DeviceMemoryError(told[0])
         if told and not self._leaks and _runtime.devices.is_chief():
-            warnings.warn(told[0], KteWarning, stacklevel=2)
+            warnings.warn(told[0], KteWarning, stacklevel=user_stack_level())
         self._leaks = told or self._leaks

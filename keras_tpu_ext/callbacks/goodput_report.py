@@ -20,7 +20,7 @@ _MEANINGS = {
     LOST: "training that was done again after an interruption",
 }
 _CURES = {
-    COMPILE: "Keep shapes equal: dataset.batch(n, drop_remainder=True), or kte.data.pad_batches.",
+    COMPILE: "Keep programs (JAX): strategy_scope(compile_cache=...). Keep shapes equal: kte.data.pad_batches.",
     INPUT: "Make batches faster: keras-tpu-ext advise says how, and HostBottleneck for what part it counts.",
     VALIDATION: "Validate less often, fit(validation_freq=5), or on less data, fit(validation_steps=50).",
     CHECKPOINT: "Save less often: AutoResume(every_s=1800), or ModelCheckpoint(save_best_only=True).",

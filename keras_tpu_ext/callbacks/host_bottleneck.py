@@ -10,8 +10,9 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
-from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet, say
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._plots import LONG_EPOCHS, Plotted, plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
@@ -149,13 +150,17 @@ class HostBottleneck(LedgerUser, Plotted):
         """Warn if nothing is known."""
         if self._verdicts or self._ledger is None or not _runtime.devices.is_chief():
             return
-        probes = self._ledger.probes
-        why = _TOO_SHORT.format(executions=self._executions_of_epoch, needed=max(probes.needed, _LEAST))
+        probes, executions = self._ledger.probes, self._executions_of_epoch
+        needed = max(probes.needed, _LEAST)
         if probes.refused:
             why = _NONE_AHEAD
         elif probes.was_growing:
             why = _GROWING
-        warnings.warn(_UNKNOWN.format(why=why), KteWarning, stacklevel=2)
+        elif 0 < executions < needed:
+            why = _TOO_SHORT.format(executions=executions, needed=needed)
+        else:
+            return  # nothing was trained, or it was interrupted
+        warnings.warn(_UNKNOWN.format(why=why), KteWarning, stacklevel=user_stack_level())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling value into `logs`."""
@@ -181,7 +186,7 @@ class HostBottleneck(LedgerUser, Plotted):
         if is_new:
             self._printed = now.verdict
         if is_new and self.verbose and _runtime.devices.is_chief():
-            print(f"\nHostBottleneck: epoch {epoch + 1}: {now}")
+            say(self, f"HostBottleneck: epoch {epoch + 1}: {now}")
 
     def _verdict_on(self, costs: StepCosts) -> InputVerdict | None:
         """Return the verdict on some executions, or `None` if it is not known how long they wait."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.callbacks._live_table import Screen, cells, screen, view_of
 from keras_tpu_ext.callbacks._time_left import TimeLeft
@@ -81,7 +82,7 @@ class LiveView(FitObserver):
         self._deadline = next((one.deadline_s for one in callbacks if isinstance(one, AutoResume)), None)
         has_bar = any(isinstance(one, _runtime.keras.callbacks.ProgbarLogger) for one in callbacks)
         if has_bar and _runtime.devices.is_chief():
-            warnings.warn(_PROGRESS_BAR, KteWarning, stacklevel=2)
+            warnings.warn(_PROGRESS_BAR, KteWarning, stacklevel=user_stack_level())
 
     def end_fit(self) -> None:
         """Leave the table as it is."""
@@ -185,4 +186,4 @@ class LiveView(FitObserver):
         late = [] if self._seen is None else [key for key in self._logs if key not in self._seen]
         if late and self._tells and _runtime.devices.is_chief():
             self._tells = False
-            warnings.warn(_NOT_LAST.format(keys=", ".join(late)), KteWarning, stacklevel=2)
+            warnings.warn(_NOT_LAST.format(keys=", ".join(late)), KteWarning, stacklevel=user_stack_level())

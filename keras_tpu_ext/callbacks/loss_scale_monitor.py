@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Callable
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import Overflow
-from keras_tpu_ext.callbacks._fit_observer import Looking
+from keras_tpu_ext.callbacks._fit_observer import Looking, say
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import KteWarning
 from keras_tpu_ext.output.display import counted, variables_text
@@ -112,13 +113,13 @@ class LossScaleMonitor(Looking):
         """Read, put the values into `logs`, and print the overflows of the epoch."""
         self._read()
         if not self._logs and _runtime.devices.is_chief():
-            warnings.warn(_UNSCALED, KteWarning, stacklevel=2)
+            warnings.warn(_UNSCALED, KteWarning, stacklevel=user_stack_level())
         if logs is not None:
             logs.update(self._logs)
         found = self._overflows[self._printed :]
         skipped = int(self._logs.get(_SKIPPED, self._skipped_before))
         if self.verbose and _runtime.devices.is_chief() and (found or skipped > self._skipped_before):
-            print(f"\nLossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
+            say(self, f"LossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
         self._skipped_before = skipped
 
     def _read(self) -> None:

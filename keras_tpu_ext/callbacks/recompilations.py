@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
 from keras_tpu_ext._runtime.common.compiles import CacheUse
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
 from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
@@ -239,7 +240,7 @@ class Recompilations(FitObserver):
                 raise RecompilationError(text)
             self._told += 1
             if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
-                warnings.warn(text, KteWarning, stacklevel=3)
+                warnings.warn(text, KteWarning, stacklevel=user_stack_level())
 
 
 class _WatchedStep:

@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any
 
 from keras_tpu_ext import _runtime, hardware
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
 from keras_tpu_ext.callbacks.auto_resume import AutoResume, absolute, folder_argument
 from keras_tpu_ext.callbacks.goodput import Goodput
@@ -162,9 +163,8 @@ class RunLog(FitObserver):
             write_run(self._folder, self._now())
         except OSError as error:  # a full disk must not end the training
             if self._tells:
-                warnings.warn(
-                    f"RunLog could not write {self._folder.path_of(RUN_FILE)}: {error}", KteWarning, stacklevel=2
-                )
+                text = f"RunLog could not write {self._folder.path_of(RUN_FILE)}: {error}"
+                warnings.warn(text, KteWarning, stacklevel=user_stack_level())
             self._tells = False
         now = self.clock()
         self._soonest = now + (now - began) / _COST

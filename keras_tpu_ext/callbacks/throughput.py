@@ -11,6 +11,7 @@ from typing import Any, Literal
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
 from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
@@ -365,4 +366,4 @@ class Throughput(Looking, Plotted):
         for topic in found.keys() - self._warned:
             self._warned.add(topic)
             if _runtime.devices.is_chief():
-                warnings.warn(found[topic], KteWarning, stacklevel=3)
+                warnings.warn(found[topic], KteWarning, stacklevel=user_stack_level())

@@ -15,7 +15,8 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.layer_names import LayerNames
 from keras_tpu_ext._runtime.common.lowering import layer_names, roles_of
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, say
 from keras_tpu_ext.callbacks._trace_times import divide
 from keras_tpu_ext.callbacks._xplane import Span, read_xplane
 from keras_tpu_ext.callbacks.trace_report import TraceReport
@@ -122,7 +123,7 @@ class Trace(FitObserver):
         if Trace._profiling is self:
             self._read()
         if _runtime.devices.is_chief():
-            warnings.warn(self._too_short(), KteWarning, stacklevel=2)
+            warnings.warn(self._too_short(), KteWarning, stacklevel=user_stack_level())
         self.end_fit()
 
     def _intercept(self, execution: Execution) -> Nest:
@@ -179,13 +180,13 @@ class Trace(FitObserver):
             recording = read_xplane(max(files, key=os.path.getmtime).read_bytes(), _STEP)
             window = Span(recording.steps[0].begin, recording.steps[-1].end)
         except (OSError, ValueError, IndexError) as error:  # training goes on without
-            warnings.warn(_UNREAD.format(directory=folder, error=error), KteWarning, stacklevel=2)
+            warnings.warn(_UNREAD.format(directory=folder, error=error), KteWarning, stacklevel=user_stack_level())
             return
         seconds, rows = divide(recording.devices, window, LayerNames(layer_names(model), roles_of(model)))
         step = sum(seconds.values()) / traced
         self._report = TraceReport((self._began, self._done), step, seconds, tuple(rows), folder)
         if _runtime.devices.is_chief():
-            print(f"\nTrace: {self._report}")
+            say(self, f"Trace: {self._report}")
 
     def _stop(self) -> None:
         if Trace._profiling is self:

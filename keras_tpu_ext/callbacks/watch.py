@@ -7,10 +7,11 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import NotFinite, SavedVariable
 from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
@@ -130,6 +131,13 @@ class Watch(Looking):
         found = self._found or WatchReport(steps)
         return dataclasses.replace(found, steps=steps, spikes=tuple(self._spikes))
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what `AutoResume` saves, which is nothing: each `fit` counts its steps from 0."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on."""
+
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Start watching."""
         self._start_fit(self.model)
@@ -230,4 +238,4 @@ class Watch(Looking):
         if stops and self._fitted is not None:
             self._fitted.stop_training = True
         if _runtime.devices.is_chief():
-            warnings.warn(f"Watch: {text}.", KteWarning, stacklevel=2)
+            warnings.warn(f"Watch: {text}.", KteWarning, stacklevel=user_stack_level())

@@ -6,6 +6,7 @@ import time
 import warnings
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ResumeWarning
 from keras_tpu_ext.output.display import duration
@@ -98,4 +99,4 @@ def where_it_goes_on(path: str, saved: Checkpoint, *, is_finished: bool) -> str:
 
 def warn(text: str) -> None:
     """Warn with a `ResumeWarning`."""
-    warnings.warn(f"AutoResume: {text}.", ResumeWarning, stacklevel=2)
+    warnings.warn(f"AutoResume: {text}.", ResumeWarning, stacklevel=user_stack_level())

@@ -13,6 +13,7 @@ from typing import Any
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
@@ -239,8 +240,8 @@ class ResumableFit:
         self._steps.hear(batch)
         if self._data.read_again:
             self._say(
-                f"{self._data.read_again:,} batches were read again, in {self._data.seconds:.1f} s, to return to the "
-                "position in the data."
+                "batches read again, to return to the position in the data: "
+                f"{self._data.read_again:,}, in {self._data.seconds:.1f} s."
             )
             self._data.read_again = 0
 
@@ -355,7 +356,7 @@ class ResumableFit:
             what = str(error) if is_plain else f"{type(error).__name__}: {error}"
             then = "" if self.finished or self._why else " The training goes on, and it tries again at the next save."
             text = f"AutoResume could not save into {self._folder.path}: {what}.{then} {self._what_is_kept()}"
-            warnings.warn(text, ResumeWarning, stacklevel=2)
+            warnings.warn(text, ResumeWarning, stacklevel=user_stack_level())
 
     def _what_is_kept(self) -> str:
         last = self._saver.last or self._found

@@ -265,7 +265,7 @@ def test_batches_that_are_read_again_are_told(tmp_path, capsys):
     capsys.readouterr()
     Trained(tmp_path, "a generator")
     printed = capsys.readouterr().out
-    assert re.search(r"AutoResume: \d+ batches were read again, in .* s, to return to the position", printed)
+    assert re.search(r"AutoResume: batches read again, .*: \d+, in .* s\.", printed)
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason="it is about tf.data")

@@ -132,6 +132,37 @@ class Having(keras.callbacks.Callback):
             self.change(self.kept)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.filterwarnings("ignore:AutoResume. [A-Z]", "ignore:LossScaleMonitor has nothing")
+@pytest.mark.parametrize("watch", [kte.callbacks.Watch, kte.callbacks.LossScaleMonitor])
+def test_a_callback_that_watches_steps_may_come_and_go(watch, tmp_path):
+    for epochs, watches in enumerate([[watch()], [], [watch()], [watch()]], start=1):
+        saving, made = train(tmp_path, *watches, epochs=epochs)
+        assert saving.finished
+        assert int(made.optimizer.iterations) == 4 * epochs
+
+
+def test_a_training_that_is_finished_is_not_told_to_have_too_few_batches(tmp_path, recwarn):
+    x = np.zeros((96, 4))
+    for _ in range(2):
+        saving, watch = kte.callbacks.AutoResume(tmp_path), kte.callbacks.HostBottleneck(verbose=False)
+        model().fit(x, x[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=[watch, saving])
+    assert not [one for one in recwarn if "HostBottleneck" in str(one.message)]
+
+
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.filterwarnings("ignore:AutoResume. (the loss|other data)")
+def test_a_watch_tells_the_epoch_after_a_start_anew(tmp_path):
+    train(tmp_path, kte.callbacks.Watch(), epochs=2)
+    watch, x = kte.callbacks.Watch(), X.copy()
+    x[2 * 16] = np.nan
+    callbacks = [watch, kte.callbacks.AutoResume(tmp_path)]
+    with pytest.warns(UserWarning, match=r"^Watch: epoch 3, batch 2 \(step 2\)") as told:
+        model().fit(x, X.sum(axis=1), batch_size=16, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    assert {one.filename for one in told if issubclass(one.category, ResumeWarning)} == {__file__}
+    assert (watch.report().epoch, watch.report().batch, watch.report().step) == (2, 2, 2)
+
+
 def holding_itself():
     value = {}
     value["me"] = value

@@ -137,8 +137,9 @@ def test_it_shows_the_part_and_says_what_it_means(capsys):
     history = model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0, callbacks=[callback]).history
     assert 0 <= history[KEY][0] <= 1
     assert history[KEY] == [callback.verdict.wait_fraction]
-    printed = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert printed == [f"HostBottleneck: epoch 1: {callback.verdict}"]
+    assert capsys.readouterr().out == f"HostBottleneck: epoch 1: {callback.verdict}\n"
+    model.fit(x, y, batch_size=BATCH, epochs=1, verbose=1, callbacks=[callback])  # and below a progress bar
+    assert f"\nHostBottleneck: epoch 1: {callback.verdict}\n" in capsys.readouterr().out
 
 
 @pytest.mark.gate_on("keras3_jax")
@@ -220,6 +221,7 @@ def test_where_epochs_are_too_short_it_says_so():
         history = model.fit(x[:64], y[:64], batch_size=BATCH, epochs=4, verbose=0, callbacks=[callback]).history
     assert callback.verdict is None
     (warning,) = [one for one in told if "HostBottleneck" in str(one.message)]
+    assert warning.filename == __file__
     assert warning.message.args[0] == (
         "HostBottleneck could not find out how long this model waits for data: an epoch had 4 executions, which is "
         "too short to tell: it takes 6. Give `fit` more batches in an epoch, or choose a smaller steps_per_execution"

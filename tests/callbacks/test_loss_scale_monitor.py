@@ -100,7 +100,7 @@ def test_it_names_variables_and_replica(scope4, data, steps_per_execution, capsy
     assert overflow.of == 4
     assert overflow.variables == ("right/kernel", "right/bias")
     assert capsys.readouterr().out == (
-        "\nLossScaleMonitor: epoch 1 skipped 1 step, the loss scale is 16384. "
+        "LossScaleMonitor: epoch 1 skipped 1 step, the loss scale is 16384. "
         f"Update 5: right/kernel, right/bias{on(3)}\n"
     )
 
@@ -112,7 +112,7 @@ def test_a_loss_that_is_not_finite_is_all_variables(scope4, data, capsys):
     expected = seen((1, 3), (4, 2), (4, 3))
     assert [tuple(overflow)[:2] for overflow in monitor.overflows] == expected
     assert capsys.readouterr().out == (
-        "\nLossScaleMonitor: epoch 1 skipped 2 steps, the loss scale is 8192. "
+        "LossScaleMonitor: epoch 1 skipped 2 steps, the loss scale is 8192. "
         + ". ".join(f"Update {update}: all 2 variables{on(replica)}" for update, replica in expected)
         + "\n"
     )

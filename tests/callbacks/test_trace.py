@@ -67,7 +67,7 @@ def test_the_wide_layer_dominates(tmp_path, capsys):
     assert {3} <= {row.count for row in report.operations}
     assert pathlib.Path(report.directory) == tmp_path
     assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
-    assert capsys.readouterr().out == f"\nTrace: {report}\n"
+    assert capsys.readouterr().out == f"Trace: {report}\n"
 
 
 def test_its_total_is_that_of_steps_without_it_and_a_callback_is_the_hosts():

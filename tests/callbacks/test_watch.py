@@ -91,9 +91,9 @@ def fit(model, data, watch, *before, warns=True, **options):
         return model.fit(x, y, **given).history
     with pytest.warns(UserWarning, match="^Watch: ") as caught:
         history = model.fit(x, y, **given).history
-    told = [warning.message.args[0] for warning in caught if str(warning.message).startswith("Watch: ")]
-    assert len(told) == 1
-    return told[0], history
+    (told,) = [warning for warning in caught if str(warning.message).startswith("Watch: ")]
+    assert told.filename == __file__  # the line of `fit`
+    return told.message.args[0], history
 
 
 @pytest.mark.parametrize("layer", ["hidden", "out"])
@@ -318,6 +318,14 @@ def test_it_changes_nothing_and_leaves_nothing(data):
         assert model._kte.state.not_finite_watch is None
     for expected, got in zip(*weights, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)  # XLA may order sums otherwise
+
+
+def test_the_model_evaluates_after_a_fit_with_validation(scope3, data):
+    model = in_scope(scope3)
+    for callback in (kte.callbacks.Watch(), keras.callbacks.Callback(), kte.callbacks.Watch()):
+        fit(model, data, callback, warns=False, validation_data=data)
+        loss = model.evaluate(*data, verbose=0)
+        np.testing.assert_allclose(model.history.history["val_loss"][-1], loss, rtol=1e-6)
 
 
 def test_the_report_is_plain_data(data):

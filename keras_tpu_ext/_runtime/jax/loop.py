@@ -47,7 +47,7 @@ class CompiledLoop:
         self._model = model
         self._step = step
         self._collects = collects
-        self._compiled: tuple[_Steps, _Steps] | None = None
+        self._compiled: dict[int, tuple[_Steps, _Steps]] = {}  # by the number of `own_variables`: a watch has some
         self._seen: set[Any] = set()
 
     def call(self, state: State, group: Group) -> tuple[_Steps, tuple[Nest, ...]]:
@@ -62,9 +62,9 @@ class CompiledLoop:
 
     def compiled(self, state: State, own: Values, group: Group) -> tuple[Any, tuple[Nest, ...]]:
         """Return the compiled function for a group, and its arguments; all may be shapes, for `lowering.py`."""
-        if self._compiled is None:
-            self._compiled = self._compile(state, own)
-        one, many = self._compiled
+        if len(own) not in self._compiled:
+            self._compiled[len(own)] = self._compile(state, own)
+        one, many = self._compiled[len(own)]
         arguments = (state, own, group.data, group.examples)
         return (one, arguments) if group.steps is None else (many, (*arguments, group.steps))
 

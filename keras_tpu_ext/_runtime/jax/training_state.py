@@ -15,7 +15,6 @@ from keras_tpu_ext._runtime.common.types import Array, Model, Variable
 from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.process_group import has_shards_elsewhere
-from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.models import not_kept as not_kept
 from keras_tpu_ext._runtime.keras3.models import variables_of
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
@@ -26,9 +25,9 @@ from keras_tpu_ext._runtime.training.training_state import check_same
 
 
 def all_variables(model: Model) -> list[tuple[str, Variable]]:
-    """Return each variable of `model` that training changes and its role."""
+    """Return each variable of `model` that training changes and its role; a watch's are those of one `fit`."""
     state = step_state_of(model)
-    return variables_of(model) + [("step", variable) for variable in ([] if state is None else step_variables(state))]
+    return variables_of(model) + [("step", variable) for variable in ([] if state is None else state.own_variables())]
 
 
 def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
