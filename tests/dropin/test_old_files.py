@@ -270,10 +270,10 @@ def test_functions_of_tensorflow_as_activations(activation, tmp_path):
 
 def test_a_loaded_model_knows_the_names_of_what_it_returns(tmp_path):
     inputs = tf.keras.Input((4,))
-    outputs = [tf.keras.layers.Dense(n, name=name, activation="softmax")(inputs) for n, name in ((1, "a"), (3, "b"))]
+    outputs = [tf.keras.layers.Dense(n, name=name, activation="softmax")(inputs) for n, name in ((2, "a"), (3, "b"))]
     model = tf.keras.Model(inputs, outputs)
     model.compile("sgd", ["mse", "sparse_categorical_crossentropy"], metrics={"b": ["accuracy"]})
-    targets = [cases.values(8, 1), np.arange(8)[:, None] % 3]
+    targets = [cases.values(8, 2), np.arange(8)[:, None] % 3]
     model.save(tmp_path / "m.h5")
     assert model.metrics_names == []
     again = tf.keras.models.load_model(tmp_path / "m.h5")

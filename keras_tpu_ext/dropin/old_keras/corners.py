@@ -17,7 +17,7 @@ _BACKEND = "keras.src.backend.jax"
 
 def install() -> None:
     """Compute what has a corner as TensorFlow did; the values are those of Keras."""
-    ours = {"maximum": maximum, "minimum": minimum, "absolute": absolute}
+    ours: dict[str, Function] = {"maximum": maximum, "minimum": minimum, "absolute": absolute}
     wrap({f"{_BACKEND}.numpy.{name}": functools.partial(_as_tensorflow, one) for name, one in ours.items()})
     wrap({f"{_BACKEND}.nn.leaky_relu": _leaky_relu})
 

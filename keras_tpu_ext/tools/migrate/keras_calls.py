@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 import libcst.matchers as m
@@ -216,7 +216,7 @@ def _is_quotient(context: Context, value: cst.BaseExpression) -> bool:
     return any(m.matches(one, m.BinaryOperation(operator=m.Divide())) for one in _values(context, value))
 
 
-def _values(context: Context, value: cst.BaseExpression) -> list[cst.CSTNode]:
+def _values(context: Context, value: cst.BaseExpression) -> Sequence[cst.CSTNode]:
     return context.names.values.get(context.names.of(value), []) if isinstance(value, cst.Name) else [value]
 
 
