@@ -17,6 +17,8 @@ from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
+_DROPPING = """EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 EfficientNetB4 EfficientNetB5 EfficientNetB6
+    EfficientNetB7"""
 _DROP_CONNECT = 0.2  # the rate of keras.applications
 _OF_LAYERS = {**ARGUMENTS["keras.layers.*"], "input_length": "-"}
 _RENAMED = ("keras.layers.Dropout", "keras.layers.LeakyReLU", "keras.regularizers.L1", "keras.regularizers.L2")
@@ -55,9 +57,8 @@ def install() -> None:
         }
     )
     kinds = (activations, constraints, losses, metrics, regularizers)
-    networks = (f"EfficientNetB{number}" for number in range(8))
     modules = ("keras.applications", "keras.applications.efficientnet")
-    wrap({f"{module}.{name}": _dropping for name in networks for module in modules})
+    wrap({f"{module}.{name}": _dropping for name in _DROPPING.split() for module in modules})
     wrap({f"{kind.__name__}.get": functools.partial(_by_own_name, kind.ALL_OBJECTS_DICT) for kind in kinds})
     replace(
         {
