@@ -17,8 +17,8 @@ from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
-_DROPPING = """EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 EfficientNetB4 EfficientNetB5 EfficientNetB6
-    EfficientNetB7"""
+_DROPPING = """EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 EfficientNetB4 EfficientNetB5
+    EfficientNetB6 EfficientNetB7"""
 _DROP_CONNECT = 0.2  # the rate of keras.applications
 _OF_LAYERS = {**ARGUMENTS["keras.layers.*"], "input_length": "-"}
 _RENAMED = ("keras.layers.Dropout", "keras.layers.LeakyReLU", "keras.regularizers.L1", "keras.regularizers.L2")
