@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
-from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
+from keras.src.backend import get_stateless_scope, in_stateless_scope
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras.arguments import rename

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend import in_stateless_scope
 
 from keras_tpu_ext.dropin.functions.random import give_generator
 from keras_tpu_ext.dropin.old_keras import arguments, history, losses, metrics, optimizers
