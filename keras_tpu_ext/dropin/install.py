@@ -7,7 +7,7 @@ import importlib
 from keras_tpu_ext.dropin import report
 
 _OLD_KERAS = (
-    *("optimizers", "arguments", "calls", "layers", "added", "merging", "logits", "losses", "metrics"),
+    *("optimizers", "arguments", "calls", "layers", "added", "merging", "logits", "corners", "losses", "metrics"),
     *("training", "data", "history", "callbacks", "files", "optimizer_files", "lambdas", "modules", "quiet"),
 )
 _PARTS = (

@@ -16,14 +16,20 @@ pytestmark = pytest.mark.runtimes("keras3_jax")
 ON_DROPIN = {
     "addons_focal_f1",
     "addons_norm_rotate",
+    "arcmargin_gem",
+    "denoise_generators",
     "full_h5_checkpoint",
     "kfold_tabular",
     "mobilenet_finetune",
     "openvaccine_gru",
     "quantile_osic",
+    "snapshots_ema",
     "super_resolution",
     "swin_mixer",
     "tabnet_glu",
+    "transformer_tutorial",
+    "triplet_gan",
+    "unet_swa_miou",
     "vae_added",
 }
 

@@ -137,7 +137,7 @@ class Attention(layers.Layer):
         assert len(input_shape) == 3
         size = input_shape.as_list()[-1]
         self.W = self.add_weight("W", (size,), initializer="glorot_uniform" if size == 1 else "uniform")
-        self.b = self.add_weight(name="b", shape=(input_shape[1],), initializer="zero", use_resource=True)
+        self.b = self.add_weight(name="b", shape=input_shape[1], initializer="zero", use_resource=True)
         self.built = True
         super().build(input_shape)
 

@@ -257,3 +257,28 @@ def test_lambdas_that_this_program_has_saved(tmp_path, name):
     x = np.arange(8.0).reshape(2, 4)
     loaded = tf.keras.models.load_model(tmp_path / name, compile=False)
     np.testing.assert_allclose(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize("activation", [tf.nn.swish, tf.nn.relu, tf.nn.leaky_relu], ids=["swish", "relu", "leaky"])
+def test_functions_of_tensorflow_as_activations(activation, tmp_path):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, activation=activation, input_shape=(4,))])
+    model.save(tmp_path / "m.h5")
+    again = tf.keras.models.load_model(tmp_path / "m.h5", compile=False)
+    x = cases.values(8, 4)
+    np.testing.assert_allclose(again.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-6)
+
+
+def test_a_loaded_model_knows_the_names_of_what_it_returns(tmp_path):
+    inputs = tf.keras.Input((4,))
+    outputs = [tf.keras.layers.Dense(n, name=name, activation="softmax")(inputs) for n, name in ((2, "a"), (3, "b"))]
+    model = tf.keras.Model(inputs, outputs)
+    model.compile("sgd", ["mse", "sparse_categorical_crossentropy"], metrics={"b": ["accuracy"]})
+    targets = [cases.values(8, 2), np.arange(8)[:, None] % 3]
+    model.save(tmp_path / "m.h5")
+    assert model.metrics_names == []
+    again = tf.keras.models.load_model(tmp_path / "m.h5")
+    names = ["loss", "a_loss", "b_loss", "b_accuracy"]
+    assert again.metrics_names == names
+    found = again.evaluate(cases.values(8, 4), targets, verbose=0)
+    assert again.metrics_names == names
+    np.testing.assert_allclose(found, model.evaluate(cases.values(8, 4), targets, verbose=0), rtol=1e-5)

@@ -143,3 +143,20 @@ def test_ordinary_optimizers_are_as_before():
     assert keras.optimizers.Adam.from_config(config).get_config() == config
     with pytest.raises(ValueError, match="not recognized"):
         keras.optimizers.Adam(0.01, nothing=1)
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rate"])
+def test_a_rate_among_the_metrics_is_refused(name):
+    optimizer = keras.optimizers.SGD(0.1)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=[lambda y_true, y_pred: getattr(optimizer, name)])
+    with pytest.raises(OutOfReachError, match=r"optimizer\.lr in a metric.*Write instead: metrics=.*logs\["):
+        model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
+
+
+def test_the_rate_of_a_schedule_is_told(capsys):
+    report._USES.pop(("optimizer.lr of a schedule", "the rate of the next step; Keras 2.15 gave that of the last"), 0)
+    optimizer = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
+    optimizer.iterations.assign(2)
+    assert float(optimizer.lr) == pytest.approx(0.025)
+    assert "optimizer.lr of a schedule -> the rate of the next step" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Training of old Keras: arguments and methods, what history and evaluate give."""
 
+import importlib
 import warnings
 
 import keras
@@ -417,3 +418,48 @@ def test_generators_of_inputs_alone_and_of_lists():
     model.fit(([X[i : i + 4], Y[i : i + 4]] for i in (0, 4)), steps_per_epoch=2, shuffle=False, verbose=0)
     found = model.predict((X[i : i + 4] for i in (0, 4)), steps=2, verbose=0)
     np.testing.assert_allclose(found, model.predict(X, verbose=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_of_some_outputs_beside_targets_by_name(exact):
+    def trained(weights):
+        inputs = keras.Input((4,))
+        outputs = {name: keras.layers.Dense(1, kernel_initializer="ones", name=name)(inputs) for name in ("a", "b")}
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", "mse")
+        model.fit(X, {"a": Y, "b": 2 * Y}, sample_weight=weights, batch_size=4, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    weights = np.arange(8, dtype="float32")
+    with strategy_scope(require="cpu", exact=exact):
+        for one, other in zip(trained({"b": weights}), trained({"a": np.ones(8), "b": weights}), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+class KeptWeights(keras.callbacks.Callback):
+    """Reads weights that it has kept, and not `self.model`, in the middle of an epoch."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights, self.seen = weights, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append([tf.keras.backend.get_value(weight) for weight in self.weights])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_callback_reads_weights_that_it_has_kept(exact):
+    with strategy_scope(require="cpu", exact=exact):
+        model = compiled()
+    kept = KeptWeights(model.trainable_weights)
+    model.fit(X, Y, batch_size=2, shuffle=False, verbose=0, callbacks=[kept])
+    assert len(kept.seen) == 4
+    for seen, after in zip(kept.seen[-1], model.trainable_weights, strict=True):
+        np.testing.assert_array_equal(seen, after.numpy())
+    assert not np.array_equal(kept.seen[0][0], kept.seen[-1][0])
+
+
+def test_an_old_program_can_say_so(no_old_name_yet):
+    assert not report.is_old_program()
+    importlib.reload(importlib.import_module("keras_tpu_ext.dropin.old_program"))
+    assert report.is_old_program()

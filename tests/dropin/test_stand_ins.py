@@ -205,6 +205,15 @@ def test_efficientnets_have_the_parameters_of_the_package(number, parameters, la
     assert drops[-1] == pytest.approx(last_drop)  # 0.2 * 14 / 16 and 0.2 * 25 / 16: blocks of B0 are counted
 
 
+@pytest.mark.parametrize(
+    "make", [efn.EfficientNetB0, tf.keras.applications.EfficientNetB0], ids=["the package", "keras.applications"]
+)
+def test_blocks_are_dropped_as_often_as_asked(make):
+    model = make(weights=None, include_top=False, input_shape=(32, 32, 3), drop_connect_rate=0.4)
+    drops = [layer.rate for layer in model.layers if layer.name.startswith("block") and layer.name.endswith("_drop")]
+    assert drops[-1] == pytest.approx(0.35)  # 0.4 * 14 / 16
+
+
 def test_an_efficientnet_is_kerass_without_preprocessing():
     arguments = {"weights": None, "include_top": False, "input_shape": (64, 64, 3), "pooling": "avg"}
     model, whole = efn.EfficientNetB0(**arguments), keras.applications.EfficientNetB0(**arguments)

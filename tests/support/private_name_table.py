@@ -21,7 +21,7 @@ keras.src.api_export: REGISTERED_OBJS_TO_NAMES
 keras.src.backend.common.variables: AutocastScope
 keras.src.backend.common.global_state: get_global_attribute
 keras.src.backend.common.masking: get_keras_mask set_keras_mask
-keras.src.backend: in_symbolic_scope
+keras.src.backend: get_stateless_scope in_stateless_scope in_symbolic_scope
 keras.src.callbacks.backup_and_restore:BackupAndRestore. _save_model
 keras.src.layers.layer:Layer. _flatten_layers
 keras.src.models.functional: Functional
@@ -99,7 +99,7 @@ Lowered. _lowering
 LossFunctionWrapper. fn
 MeshComputation. _compiler_options_kvs
 MultiHeadAttention. _attention_axes _dropout_layer _flash_attention _inverse_sqrt_key_dim
-Variable. _layout _value
+Variable. _initializer _layout _value
 Trainer. _jax_state _losses_override
 """)
 

@@ -189,6 +189,7 @@ dropin/old_keras/optimizers.py
   process: keras.optimizers.legacy.Optimizer, Adagrad, Adam, Ftrl, RMSprop, SGD: Keras 3 has them as errors
   process: keras.optimizers.Optimizer.__init__, build, _backend_update_step, get_config: `lr=`, `decay=` and
     `epsilon=None` of Keras 2; an old program runs until the process ends
+  process: keras.optimizers.Optimizer.learning_rate: a metric cannot read it, and a schedule gives the next rate
   process: keras.optimizers.LossScaleOptimizer.__init__: the arguments of mixed_precision.experimental
 dropin/old_keras/optimizer_files.py
   process: keras.src.legacy.saving.saving_utils.compile_args_from_training_config: "Custom>Adam" of Keras 2
@@ -196,6 +197,10 @@ dropin/old_keras/optimizer_files.py
 dropin/old_keras/arguments.py
   process: keras.layers.Layer.__init__, _post_build: arguments of Keras 2, `weights=` among them
   process: keras.Operation.__init__: "/" in a name
+  process: keras.applications.EfficientNetB0, EfficientNetB1, EfficientNetB2, EfficientNetB3, EfficientNetB4,
+    EfficientNetB5, EfficientNetB6, EfficientNetB7: `drop_connect_rate=`
+  process: keras.applications.efficientnet.EfficientNetB0, EfficientNetB1, EfficientNetB2, EfficientNetB3,
+    EfficientNetB4, EfficientNetB5, EfficientNetB6, EfficientNetB7: the same
   process: keras.layers.InputLayer.__init__: a shape that is a number
   process: keras.layers.Embedding.__init__: `input_length=`, and a Sequential that is built at once
   process: keras.layers.BatchNormalization.__init__: `axis=[i]`
@@ -243,6 +248,9 @@ dropin/old_keras/logits.py
   process: keras.src.backend.jax.nn.softmax, sigmoid: remember what they were given
   process: keras.src.backend.jax.nn.categorical_crossentropy, sparse_categorical_crossentropy, binary_crossentropy:
     computed from that, as in Keras 2
+dropin/old_keras/corners.py
+  process: keras.src.backend.jax.numpy.maximum, minimum, absolute: the gradient of TensorFlow at a tie
+  process: keras.src.backend.jax.nn.leaky_relu: the gradient of TensorFlow at 0
 dropin/old_keras/losses.py
   process: keras.src.losses.loss.standardize_reduction: `Reduction.AUTO`
   process: keras.losses.Loss.__init__, __call__: the order of arguments, and the type of labels, of Keras 2
@@ -254,9 +262,11 @@ dropin/old_keras/training.py
     predict, train_on_batch, test_on_batch: the arguments of Keras 2
   process: keras_tpu_ext._runtime.training.model.ExactModel.compile, fit, evaluate, predict: the arguments of Keras 2,
     before the exact step reads them
+  process: keras.Variable.value: that of a weight which a callback has kept
 dropin/old_keras/data.py
   process: keras.src.trainers.epoch_iterator.EpochIterator.reset: a `Sequence` hears of ends of epochs only
   process: keras.src.trainers.data_adapters.generator_data_adapter.GeneratorDataAdapter.__init__: inputs alone, lists
+  process: keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter.__init__: weights of some outputs
   process: keras.src.trainers.compile_utils.CompileLoss.call,
     keras.src.trainers.compile_utils.CompileMetrics.update_state,
     keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state: targets, weights by name

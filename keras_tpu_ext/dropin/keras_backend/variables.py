@@ -99,7 +99,11 @@ def set_value(x: Any, value: Any) -> None:
     elif hasattr(x, "assign"):
         x.assign(np.asarray(value, dtype=getattr(x.dtype, "name", x.dtype)))
     else:
-        raise TypeError(f"K.set_value needs a variable, not {x!r}. Write instead: an assignment")
+        raise out_of_reach(
+            what=f"K.set_value({x!r}, {value!r})",
+            why="it needs a variable, and this is a number: in Keras 3 the momentum of an optimizer is one, for good",
+            write="nothing, or the value where the optimizer or the attribute is made",
+        )
 
 
 def _batch_set_value(tuples: Any) -> None:

@@ -17,6 +17,9 @@ from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
+_DROPPING = """EfficientNetB0 EfficientNetB1 EfficientNetB2 EfficientNetB3 EfficientNetB4 EfficientNetB5
+    EfficientNetB6 EfficientNetB7"""
+_DROP_CONNECT = 0.2  # the rate of keras.applications
 _OF_LAYERS = {**ARGUMENTS["keras.layers.*"], "input_length": "-"}
 _RENAMED = ("keras.layers.Dropout", "keras.layers.LeakyReLU", "keras.regularizers.L1", "keras.regularizers.L2")
 # What Keras 2 knew by other names than Keras 3.
@@ -54,6 +57,8 @@ def install() -> None:
         }
     )
     kinds = (activations, constraints, losses, metrics, regularizers)
+    modules = ("keras.applications", "keras.applications.efficientnet")
+    wrap({f"{module}.{name}": _dropping for name in _DROPPING.split() for module in modules})
     wrap({f"{kind.__name__}.get": functools.partial(_by_own_name, kind.ALL_OBJECTS_DICT) for kind in kinds})
     replace(
         {
@@ -81,7 +86,21 @@ def hard_sigmoid(x: Any) -> Any:
     return hard_sigmoid.__wrapped__(x)
 
 
+def _dropping(stock: Function, *args: Any, drop_connect_rate: float | None = None, **kwargs: Any) -> Any:
+    """Take `drop_connect_rate`: how often the last block is dropped, and those before it less."""
+    model = stock(*args, **kwargs)
+    if drop_connect_rate is not None:
+        mapped("drop_connect_rate=", "rates of the network's dropout layers")
+        drops = [layer for layer in model.layers if layer.name.startswith("block") and layer.name.endswith("_drop")]
+        for layer in drops:
+            layer.rate *= drop_connect_rate / _DROP_CONNECT
+    return model
+
+
 def _get_activation(stock: Function, identifier: Any) -> Any:
+    if isinstance(identifier, dict) and identifier.get("module") == "builtins":  # a saved tf.nn.swish
+        name = str(identifier.get("config"))
+        identifier = name if name in activations.ALL_OBJECTS_DICT else identifier
     found = stock(identifier)
     return hard_sigmoid if found is hard_sigmoid.__wrapped__ else found
 

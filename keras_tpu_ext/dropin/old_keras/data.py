@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from keras_tpu_ext.dropin.patching import Function, wrap
+from keras_tpu_ext.dropin.report import mapped
 
 _KERAS = "keras.src.trainers"
 
@@ -15,6 +18,7 @@ def install() -> None:
         {
             f"{_KERAS}.epoch_iterator.EpochIterator.reset": _without_end,
             f"{_KERAS}.data_adapters.generator_data_adapter.GeneratorDataAdapter.__init__": _of_tuples,
+            f"{_KERAS}.data_adapters.array_data_adapter.ArrayDataAdapter.__init__": _with_all_weights,
             f"{_KERAS}.compile_utils.CompileLoss.call": _by_name,
             f"{_KERAS}.compile_utils.CompileMetrics.update_state": _by_name,
             "keras_tpu_ext._runtime.keras3.compile_utils.ExactMetrics.update_state": _by_name,
@@ -35,6 +39,17 @@ def _without_end(stock: Function, self: Any) -> None:
 def _of_tuples(stock: Function, self: Any, generator: Any) -> None:
     """Take a generator of inputs alone, as `predict` is given, and of lists."""
     stock(self, (tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in generator))
+
+
+def _with_all_weights(
+    stock: Function, self: Any, x: Any, y: Any = None, sample_weight: Any = None, *args: Any, **kwargs: Any
+) -> None:
+    """Let the examples count fully for outputs that have no weights, where others have."""
+    if isinstance(y, dict) and isinstance(sample_weight, dict) and sample_weight.keys() < y.keys():
+        mapped("sample_weight= of some outputs", "ones for the others")
+        ones = np.ones(len(next(iter(sample_weight.values()))), "float32")
+        sample_weight = {name: sample_weight.get(name, ones) for name in y}
+    stock(self, x, y, sample_weight, *args, **kwargs)
 
 
 def _by_name(stock: Function, self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:

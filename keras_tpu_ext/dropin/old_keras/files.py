@@ -18,7 +18,7 @@ from keras.src.legacy.saving import legacy_h5_format
 from keras.src.utils import io_utils
 
 from keras_tpu_ext.dropin.errors import out_of_reach
-from keras_tpu_ext.dropin.old_keras import checkpoints, old_layers
+from keras_tpu_ext.dropin.old_keras import checkpoints, history, old_layers
 from keras_tpu_ext.dropin.patching import Function, add, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 
@@ -75,6 +75,7 @@ def _with_optimizer(stock: Function, model: Any) -> None:
     stock(model)
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+    history.know_names(model)
 
 
 def _leaving_known_names(stock: Function, deserialize: Function, config: Any) -> Any:

@@ -91,11 +91,22 @@ def _names(stock: property) -> property:
     return property(metrics_names)
 
 
+def know_names(model: Any) -> None:
+    """Let a model of an HDF5 file know the names of what `evaluate` returns before it has run, as in Keras 2."""
+    compiled: Any = model._compile_metrics
+    if compiled is not None and not compiled.built and getattr(model, "outputs", None) and is_old_program():
+        several = len(model.outputs) > 1
+        compiled.build(model.outputs, model.outputs)
+        losses = [f"{name}_loss" for name in model.output_names] if several else []
+        vars(model)["_kte_names"] = ["loss", *losses, *compiled.result()]
+        compiled.built = False  # for the labels, which say what "accuracy" is
+
+
 def _metrics_names(self: Any) -> list[str]:
     """Return the names of what `evaluate` returns, in its order; none before training, as in Keras 2."""
     compiled: Any = getattr(self, "_compile_metrics", None)
     if not self.compiled or (compiled is not None and not compiled.built):
-        return []
+        return [*vars(self).get("_kte_names", ())]
     results: dict[str, None] = {}
     for metric in self.metrics:
         several = metric is compiled  # whose result is a dict

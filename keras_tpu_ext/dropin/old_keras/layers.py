@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 from keras import tree
 
 from keras_tpu_ext.dropin.old_keras.arguments import rename
@@ -75,6 +76,9 @@ def _add_weight(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("aggregation")
     if kwargs.get("trainable", True) is None:
         kwargs["trainable"] = True
+    if isinstance(kwargs.get("shape"), (int, np.integer)):
+        mapped("add_weight(shape=n)", "add_weight(shape=(n,))")
+        kwargs["shape"] = (int(kwargs["shape"]),)
     return stock(self, *args, **kwargs)
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from keras.src.backend import get_stateless_scope, in_stateless_scope
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.old_keras.arguments import rename
-from keras_tpu_ext.dropin.patching import Function, add, owners, wrap
+from keras_tpu_ext.dropin.patching import Function, add, owners, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS
 
@@ -46,6 +47,7 @@ def install() -> None:
             "keras.optimizers.LossScaleOptimizer.__init__": _with_loss_scale,
         }
     )
+    replace({f"{optimizer}.learning_rate": _learning_rate})
     cls = keras.optimizers.Optimizer
     add(cls, "lr", property(_rate, _set_rate, doc="The learning rate: its old name."))
     add(cls, "_decayed_lr", _decayed_rate)
@@ -136,6 +138,22 @@ def _with_loss_scale(init: Function, self: Any, *args: Any, **kwargs: Any) -> No
             write="nothing: a TPU computes in bfloat16, which needs no scale; or loss_scale_factor= in the optimizer",
         )
     init(self, *args, **kwargs)
+
+
+def _learning_rate(stock: property) -> property:
+    def learning_rate(self: Any) -> Any:
+        scope = get_stateless_scope() if in_stateless_scope() else None
+        if scope is not None and scope.get_current_value(self.iterations) is None:
+            raise out_of_reach(
+                what="optimizer.lr in a metric or a loss",
+                why="on JAX they are not given the optimizer's variables",
+                write='metrics=[...] without it; a callback has it: logs["lr"] = float(self.model.optimizer.lr)',
+            )
+        if scope is None and isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            means_old("optimizer.lr of a schedule", "the rate of the next step; Keras 2.15 gave that of the last")
+        return stock.__get__(self)
+
+    return stock.getter(learning_rate)
 
 
 def _rate(self: Any) -> Any:

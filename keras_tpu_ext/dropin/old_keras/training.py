@@ -10,13 +10,15 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.backend import in_stateless_scope
 
 from keras_tpu_ext.dropin.functions.random import give_generator
 from keras_tpu_ext.dropin.old_keras import arguments, history, losses, metrics, optimizers
-from keras_tpu_ext.dropin.patching import Function, add, wrap
+from keras_tpu_ext.dropin.patching import Function, add, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 from keras_tpu_ext.tools.migrate.tables.old_arguments import METHOD_ARGUMENTS, ORDERS
 
+_RUNNING: list[Any] = []  # the models whose loops run, the innermost last
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 
 
@@ -27,6 +29,7 @@ def install() -> None:
     wrap({f"{of}.compile": _compile for of in ("keras.src.trainers.trainer.Trainer", exact)})
     wrap({f"{of}.{name}": _loop for of in (stock, exact) for name in ("fit", "evaluate", "predict")})
     wrap({f"{stock}.{name}": _on_batch for name in ("train_on_batch", "test_on_batch")})
+    replace({"keras.Variable.value": _attached})
     for name, method in {
         "fit_generator": _fit_generator,
         "evaluate_generator": functools.partialmethod(_generator, "evaluate"),
@@ -101,9 +104,25 @@ def _third_by_its_kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[t
 
 def _loop(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Take the old arguments of `fit`, `evaluate` and `predict`."""
-    with _as_compiled(self) if stock.__name__ == "fit" else contextlib.nullcontext():
-        found = stock(self, *args, **_of_loop(kwargs))
+    _RUNNING.append(self)
+    try:
+        with _as_compiled(self) if stock.__name__ == "fit" else contextlib.nullcontext():
+            found = stock(self, *args, **_of_loop(kwargs))
+    finally:
+        _RUNNING.pop()
     return history.with_both_rates(found) if stock.__name__ == "fit" else found
+
+
+def _attached(stock: property) -> property:
+    """Let a callback read a weight that it has kept; Keras 3 gives weights their values for `self.model` only."""
+
+    def value(self: Any) -> Any:
+        if self._value is None and self._initializer is None and not in_stateless_scope():
+            for model in _RUNNING:
+                model.jax_state_sync()
+        return stock.__get__(self)
+
+    return stock.getter(value)
 
 
 def _of_loop(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def _network(number: int) -> Callable[..., Any]:
         input_shape: Any = None,
         pooling: str | None = None,
         classes: int = 1000,
+        drop_connect_rate: float | None = None,
         **kwargs: Any,
     ) -> Any:
         del kwargs  # modules of Keras
@@ -57,7 +58,8 @@ def _network(number: int) -> Callable[..., Any]:
             raise ValueError(
                 'If using `weights` as `"imagenet"` with `include_top` as true, `classes` should be 1000'
             )
-        model = _without_preprocessing(number, include_top, input_shape, pooling, classes)
+        rate = {} if drop_connect_rate is None else {"drop_connect_rate": drop_connect_rate}
+        model = _without_preprocessing(number, include_top, input_shape, pooling, classes, **rate)
         if weights is not None:
             model.load_weights(_file(weights, name, include_top))
         if input_tensor is not None:
@@ -71,10 +73,12 @@ def _network(number: int) -> Callable[..., Any]:
     return make
 
 
-def _without_preprocessing(number: int, include_top: bool, input_shape: Any, pooling: Any, classes: int) -> Any:
+def _without_preprocessing(
+    number: int, include_top: bool, input_shape: Any, pooling: Any, classes: int, **rate: float
+) -> Any:
     """Return the network of keras.applications, from the layer after its preprocessing on, with random weights."""
     whole = getattr(keras.applications, f"EfficientNetB{number}")(
-        include_top=include_top, weights=None, input_shape=input_shape, pooling=pooling, classes=classes
+        include_top=include_top, weights=None, input_shape=input_shape, pooling=pooling, classes=classes, **rate
     )
     drops = [layer for layer in whole.layers if layer.name.startswith("block") and layer.name.endswith("_drop")]
     blocks = sum(layer.name.endswith("_dwconv") for layer in whole.layers)

@@ -13,7 +13,7 @@ from keras_tpu_ext.tools.migrate.report import MigrationReport
 
 _KINDS = (".py", ".ipynb")
 _PRINT = re.compile(r"^\s*(print|exec)\s+[^\s(=.,\[]")
-_DROPIN = "import keras_tpu_ext.dropin  # keras-tpu-ext migrate: still needed for {}\n"
+_DROPIN = "import keras_tpu_ext.dropin.old_program  # keras-tpu-ext migrate: still needed for {}\n"
 _NAMED = 6  # names in that line
 _BACKEND = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"\n\n'
 

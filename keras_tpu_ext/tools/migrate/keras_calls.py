@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 import libcst.matchers as m
@@ -25,6 +25,7 @@ from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 from keras_tpu_ext.tools.migrate.values import PLAIN
 from keras_tpu_ext.tools.migrate.weight_files import with_weights_file
 
+_FLAG = m.Name("training") | m.Name("True") | m.Name("False")
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 
 
@@ -34,12 +35,21 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
     method = original.func.attr.value if isinstance(original.func, cst.Attribute) else ""
     if method == "numpy" and not original.args:
         return _to_numpy(context, original, updated)
+    if not name.startswith(("tf.", "keras.", "numpy.")):
+        _tell_flags(context, original)
     made = _without_slash(context, original, updated) if context.roles.is_model_class(name) else updated
     if name.startswith("keras."):
         made = _of_keras(context, original, made, name)
     elif method and not name.startswith(("tf.", "numpy.")):
         made = _of_method(context, original, made, method)
     return None if made is updated else made
+
+
+def _tell_flags(context: Context, original: cst.Call) -> None:
+    """Say where a layer gets `training` by position, of which Keras 3 takes tensors only."""
+    flags = [arg for arg in original.args[1:] if m.matches(arg, m.Arg(_FLAG, keyword=None, star=""))]
+    if flags and MODEL in context.roles.of(original) and context.roles.called(original) is None:
+        context.mapped(original, "a layer's training by position", DROPIN, on_dropin=True)
 
 
 def _of_keras(context: Context, original: cst.Call, updated: cst.Call, name: str) -> cst.Call:
@@ -183,6 +193,8 @@ def _with_steps(context: Context, original: cst.Call, updated: cst.Call) -> cst.
     targets = original.args[1].value if targets is None and len(original.args) > 1 else targets
     if targets is not None and m.matches(targets, m.Dict([m.DoNotCare()])):
         context.mapped(original, "the target of one output by its name", DROPIN, on_dropin=True)
+    if m.matches(original.func, m.Attribute(attr=m.Name("predict") | m.Name("predict_generator"))):
+        _tell_inputs_alone(context, original)
     args = []
     for before, arg in zip(original.args, updated.args, strict=True):
         if keyword(arg) in _STEPS and _is_quotient(context, before.value):
@@ -192,9 +204,20 @@ def _with_steps(context: Context, original: cst.Call, updated: cst.Call) -> cst.
     return updated if args == [*updated.args] else updated.with_changes(args=args)
 
 
+def _tell_inputs_alone(context: Context, original: cst.Call) -> None:
+    """Say where `predict` gets a generator of inputs, for which Keras 3 wants tuples of one."""
+    for one in _values(context, original.args[0].value) if original.args else ():
+        function = context.roles.called(one) if isinstance(one, cst.Call) else None
+        if function is not None and m.findall(function, m.Yield(~m.Tuple())):
+            context.mapped(original, "a generator of inputs alone", DROPIN, on_dropin=True)
+
+
 def _is_quotient(context: Context, value: cst.BaseExpression) -> bool:
-    values = context.names.values.get(context.names.of(value), []) if isinstance(value, cst.Name) else [value]
-    return any(isinstance(one, cst.BinaryOperation) and isinstance(one.operator, cst.Divide) for one in values)
+    return any(m.matches(one, m.BinaryOperation(operator=m.Divide())) for one in _values(context, value))
+
+
+def _values(context: Context, value: cst.BaseExpression) -> Sequence[cst.CSTNode]:
+    return context.names.values.get(context.names.of(value), []) if isinstance(value, cst.Name) else [value]
 
 
 def _to_numpy(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:

@@ -18,6 +18,7 @@ ONLY_BY_DROPIN = {  # what Keras 3 would do in another way without a word, or no
     "keras.callbacks.EarlyStopping('val_dice')\n": "monitor='val_dice' without mode=",
     "keras.callbacks.ModelCheckpoint('a.h5', monitor='val_auc')\n": "monitor='val_auc' without mode=",
     "keras.regularizers.l1_l2(l1=1e-5)\n": "keras.regularizers.l1_l2() without l2=",
+    "keras.applications.EfficientNetB0(drop_connect_rate=0.4)\n": "drop_connect_rate=",
     "keras.layers.ConvLSTM2D(3, 3)\n": "keras.layers.ConvLSTM2D() without recurrent_activation=",
     "keras.layers.AveragePooling2D()\n": "keras.layers.AveragePooling2D() without pool_size=",
     "keras.layers.Activation('hard_sigmoid')\n": "hard_sigmoid",
@@ -248,7 +249,7 @@ def test_what_reading_cannot_decide_stays_and_is_told(old, said, tmp_path):
     assert any(line.startswith(said) for line in found(report))
     assert report.ok
     assert f"# keras-tpu-ext migrate: not decided: {said.partition(': ')[2].partition(' is ')[0]}: " in made
-    assert made.startswith("import keras_tpu_ext.dropin  # keras-tpu-ext migrate: still needed for ")
+    assert made.startswith("import keras_tpu_ext.dropin.old_program  # keras-tpu-ext migrate: still needed for ")
 
 
 @pytest.mark.parametrize(
@@ -308,6 +309,11 @@ def test_what_cannot_be_has_the_line_to_write(old, said, tmp_path):
             "line 2: decay= -> what it meant, by the drop-in",
         ),
         ("model.fit(x, {'a': y}, epochs=2)\n", "line 1: the target of one output by its name -> what it meant, by"),
+        (LAYER + "return self.dropout(x, training)\n", "line 4: a layer's training by position -> what it meant, by"),
+        (
+            KERAS + "def g():\n    yield x\nm.predict(g(), steps=2)\n",
+            "line 4: a generator of inputs alone -> what it meant, by",
+        ),
         (LAYER + "self.add_metric(x)\n", "line 4: .add_metric() -> what it meant, by the drop-in"),
         (LAYER + "return tf.math.top_k(x)\n", "line 4: tf.math.top_k -> keras.ops, by the drop-in"),
         (
@@ -321,7 +327,7 @@ def test_what_has_no_modern_form_stays_on_the_dropin(old, said, tmp_path):
     report, made = migrated(old, tmp_path)
     assert any(line.startswith(said) for line in found(report))
     assert report.ok
-    assert made.startswith("import keras_tpu_ext.dropin  # keras-tpu-ext migrate: still needed for ")
+    assert made.startswith("import keras_tpu_ext.dropin.old_program  # keras-tpu-ext migrate: still needed for ")
 
 
 def test_comments_and_format_stay(tmp_path):

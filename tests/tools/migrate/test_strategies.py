@@ -120,7 +120,7 @@ def test_all_stays_on_the_dropin_where_a_use_is_not_understood(more, why, tmp_pa
     assert any(why in line for line in found(report))
     assert PLAIN in made
     assert "with strategy.scope():" in made
-    assert made.startswith("import keras_tpu_ext.dropin  # ")
+    assert made.startswith("import keras_tpu_ext.dropin.old_program  # ")
 
 
 def test_a_setup_that_does_more_stays(tmp_path):

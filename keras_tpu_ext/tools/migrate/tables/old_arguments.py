@@ -26,6 +26,7 @@ keras.layers.InputLayer: input_shape=shape batch_input_shape=batch_shape
 keras.regularizers.l1, keras.regularizers.L1: l=l1
 keras.regularizers.l2, keras.regularizers.L2: l=l2
 keras.models.Model, keras.Model: input=inputs output=outputs
+keras.applications.*, keras.applications.efficientnet.*: drop_connect_rate=?
 keras.callbacks.ModelCheckpoint: period=? options=- load_weights_on_restart=?
 keras.callbacks.ReduceLROnPlateau: epsilon=min_delta
 keras.callbacks.EarlyStopping: restore_best_weights=?
