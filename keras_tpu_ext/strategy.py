@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any, Literal, NoReturn
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
+from keras_tpu_ext._runtime.common import user_frame
 from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.compile_cache import use_compile_cache
@@ -325,7 +325,7 @@ def _open(require: Kind | None, address: TpuAddress | None, wanted: WantedDevice
             if require == "tpu":
                 raise
             tried_tpu = True
-            warnings.warn(_passed_over(address, error), HardwareUnusableWarning, stacklevel=3)
+            user_frame.warn(_passed_over(address, error), HardwareUnusableWarning)
     if require == "tpu":
         raise HardwareNotFoundError(_not_found("tpu"))
     gpus = 0 if require == "cpu" else _runtime.devices.count_gpus()

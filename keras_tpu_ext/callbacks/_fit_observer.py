@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common import user_frame
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext.callbacks._hooks import all_of
 from keras_tpu_ext.callbacks._ledger import FitLedger
@@ -19,6 +20,12 @@ def say(callback: Callback, text: str) -> None:
     """Print a text of a callback, below the progress bar where there is one."""
     has_bar = (callback.params or {}).get("verbose") in (1, "auto")
     print(f"\n{text}" if has_bar else text)
+
+
+def warn(text: str) -> None:
+    """Warn at the user's line, in one process of several."""
+    if _runtime.devices.is_chief():
+        user_frame.warn(text)
 
 
 def nothing_yet(call: str, *, needs: str = "") -> NothingMeasuredError:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import gc
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import READINGS, DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import DeviceMemoryError, KteWarning
+from keras_tpu_ext.errors import DeviceMemoryError
 from keras_tpu_ext.output.display import memory_size, rounded
 
 _KEYS = {"in_use": "device_memory/in_use_gib", "peak": "device_memory/peak_gib", "limit": "device_memory/limit_gib"}
@@ -108,8 +106,8 @@ class DeviceMemory(Looking, Plotted):
         self._epoch_ends: list[float] = []
         self._executions, self._look_from = 0, self._began
         self._leaks: list[str] = []
-        if not self._readings() and _runtime.devices.is_chief():
-            warnings.warn(_NOTHING, KteWarning, stacklevel=user_stack_level())
+        if not self._readings():
+            warn(_NOTHING)
         _runtime.progress.show_in_progress_bar(
             {key: None for key in _KEYS.values()} | {_KEYS["in_use"]: "memory_gib"}
         )
@@ -181,6 +179,6 @@ class DeviceMemory(Looking, Plotted):
         ]
         if told and self.on_leak == "raise":
             raise DeviceMemoryError(told[0])
-        if told and not self._leaks and _runtime.devices.is_chief():
-            warnings.warn(told[0], KteWarning, stacklevel=user_stack_level())
+        if told and not self._leaks:
+            warn(told[0])
         self._leaks = told or self._leaks

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Stage
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._buckets import OF_CALLBACKS
-from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet, say
+from keras_tpu_ext.callbacks._fit_observer import LedgerUser, nothing_yet, say, warn
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._plots import LONG_EPOCHS, Plotted, plot_input
 from keras_tpu_ext.callbacks._step_costs import StepCosts
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import KteWarning
 
 _WAIT_FRACTION = "input/wait_fraction"
 _UPDATE_SECONDS = 0.05  # for which batches show the same value: computing it takes longer than all the rest
@@ -148,7 +145,7 @@ class HostBottleneck(LedgerUser, Plotted):
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Warn if nothing is known."""
-        if self._verdicts or self._ledger is None or not _runtime.devices.is_chief():
+        if self._verdicts or self._ledger is None:
             return
         probes, executions = self._ledger.probes, self._executions_of_epoch
         needed = max(probes.needed, _LEAST)
@@ -160,7 +157,7 @@ class HostBottleneck(LedgerUser, Plotted):
             why = _TOO_SHORT.format(executions=executions, needed=needed)
         else:
             return  # nothing was trained, or it was interrupted
-        warnings.warn(_UNKNOWN.format(why=why), KteWarning, stacklevel=user_stack_level())
+        warn(_UNKNOWN.format(why=why))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling value into `logs`."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
-from keras_tpu_ext.callbacks._fit_observer import FitObserver
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, warn
 from keras_tpu_ext.callbacks._live_table import Screen, cells, screen, view_of
 from keras_tpu_ext.callbacks._time_left import TimeLeft
 from keras_tpu_ext.callbacks.auto_resume import AutoResume
 from keras_tpu_ext.callbacks.run_log import plan_argument
-from keras_tpu_ext.errors import KteWarning
 from keras_tpu_ext.output.display import duration
 from keras_tpu_ext.resume.leaving import seconds_of_process
 
@@ -81,8 +78,8 @@ class LiveView(FitObserver):
         self._began = began
         self._deadline = next((one.deadline_s for one in callbacks if isinstance(one, AutoResume)), None)
         has_bar = any(isinstance(one, _runtime.keras.callbacks.ProgbarLogger) for one in callbacks)
-        if has_bar and _runtime.devices.is_chief():
-            warnings.warn(_PROGRESS_BAR, KteWarning, stacklevel=user_stack_level())
+        if has_bar:
+            warn(_PROGRESS_BAR)
 
     def end_fit(self) -> None:
         """Leave the table as it is."""
@@ -184,6 +181,6 @@ class LiveView(FitObserver):
     def _tell_if_not_last(self) -> None:
         """Warn if a callback after this one has put keys into `logs` at the end of the last epoch."""
         late = [] if self._seen is None else [key for key in self._logs if key not in self._seen]
-        if late and self._tells and _runtime.devices.is_chief():
+        if late and self._tells:
             self._tells = False
-            warnings.warn(_NOT_LAST.format(keys=", ".join(late)), KteWarning, stacklevel=user_stack_level())
+            warn(_NOT_LAST.format(keys=", ".join(late)))

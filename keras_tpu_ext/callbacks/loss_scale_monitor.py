@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import Overflow
-from keras_tpu_ext.callbacks._fit_observer import Looking, say
+from keras_tpu_ext.callbacks._fit_observer import Looking, say, warn
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import KteWarning
 from keras_tpu_ext.output.display import counted, variables_text
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
@@ -112,8 +109,8 @@ class LossScaleMonitor(Looking):
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Read, put the values into `logs`, and print the overflows of the epoch."""
         self._read()
-        if not self._logs and _runtime.devices.is_chief():
-            warnings.warn(_UNSCALED, KteWarning, stacklevel=user_stack_level())
+        if not self._logs:
+            warn(_UNSCALED)
         if logs is not None:
             logs.update(self._logs)
         found = self._overflows[self._printed :]

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import statistics
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
@@ -16,12 +15,11 @@ from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
 from keras_tpu_ext._runtime.common.compiles import CacheUse
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
-from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import KteWarning, RecompilationError
+from keras_tpu_ext.errors import RecompilationError
 
 _COUNT, _SECONDS = "recompilations/count", "recompilations/seconds"
 _MOST_WARNINGS = 5  # in a `fit`
@@ -239,8 +237,8 @@ class Recompilations(FitObserver):
                 self.end_fit()
                 raise RecompilationError(text)
             self._told += 1
-            if self._told <= _MOST_WARNINGS and _runtime.devices.is_chief():
-                warnings.warn(text, KteWarning, stacklevel=user_stack_level())
+            if self._told <= _MOST_WARNINGS:
+                warn(text)
 
 
 class _WatchedStep:

@@ -6,19 +6,17 @@ import dataclasses
 import platform
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
 from keras_tpu_ext import _runtime, hardware
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
-from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks.auto_resume import AutoResume, absolute, folder_argument
 from keras_tpu_ext.callbacks.goodput import Goodput
 from keras_tpu_ext.callbacks.run_report import RunReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import KteWarning, NothingMeasuredError
+from keras_tpu_ext.errors import NothingMeasuredError
 from keras_tpu_ext.machine.system import installed_version
 from keras_tpu_ext.machine.versions import find_versions
 from keras_tpu_ext.output.display import counted
@@ -163,8 +161,7 @@ class RunLog(FitObserver):
             write_run(self._folder, self._now())
         except OSError as error:  # a full disk must not end the training
             if self._tells:
-                text = f"RunLog could not write {self._folder.path_of(RUN_FILE)}: {error}"
-                warnings.warn(text, KteWarning, stacklevel=user_stack_level())
+                warn(f"RunLog could not write {self._folder.path_of(RUN_FILE)}: {error}")
             self._tells = False
         now = self.clock()
         self._soonest = now + (now - began) / _COST

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from os import PathLike
 from typing import Any, Literal
@@ -11,9 +10,8 @@ from typing import Any, Literal
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
 from keras_tpu_ext.callbacks._plots import AFTER_WARMUP, Plotted, plot_throughput
 from keras_tpu_ext.callbacks._rates import (
@@ -25,7 +23,7 @@ from keras_tpu_ext.callbacks._rates import (
     ThroughputRecord,
 )
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, KteWarning
+from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.display import rounded
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
@@ -365,5 +363,4 @@ class Throughput(Looking, Plotted):
             self._show_in_progress_bar(batches=True)
         for topic in found.keys() - self._warned:
             self._warned.add(topic)
-            if _runtime.devices.is_chief():
-                warnings.warn(found[topic], KteWarning, stacklevel=user_stack_level())
+            warn(found[topic])

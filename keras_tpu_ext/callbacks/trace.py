@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,13 +14,12 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.layer_names import LayerNames
 from keras_tpu_ext._runtime.common.lowering import layer_names, roles_of
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
-from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, say
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, say, warn
 from keras_tpu_ext.callbacks._trace_times import divide
 from keras_tpu_ext.callbacks._xplane import Span, read_xplane
 from keras_tpu_ext.callbacks.trace_report import TraceReport
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, KteWarning
+from keras_tpu_ext.errors import ArgumentError
 
 _STEP = "keras_tpu_ext_step"  # in the trace
 _RUNNING = (
@@ -122,8 +120,7 @@ class Trace(FitObserver):
             return
         if Trace._profiling is self:
             self._read()
-        if _runtime.devices.is_chief():
-            warnings.warn(self._too_short(), KteWarning, stacklevel=user_stack_level())
+        warn(self._too_short())
         self.end_fit()
 
     def _intercept(self, execution: Execution) -> Nest:
@@ -180,7 +177,7 @@ class Trace(FitObserver):
             recording = read_xplane(max(files, key=os.path.getmtime).read_bytes(), _STEP)
             window = Span(recording.steps[0].begin, recording.steps[-1].end)
         except (OSError, ValueError, IndexError) as error:  # training goes on without
-            warnings.warn(_UNREAD.format(directory=folder, error=error), KteWarning, stacklevel=user_stack_level())
+            warn(_UNREAD.format(directory=folder, error=error))
             return
         seconds, rows = divide(recording.devices, window, LayerNames(layer_names(model), roles_of(model)))
         step = sum(seconds.values()) / traced

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import NotFinite, SavedVariable
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet
+from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
 from keras_tpu_ext.callbacks.watch_report import Cause, WatchReport, explained, explained_without_record
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.errors import ArgumentError, KteWarning, NotFiniteError
+from keras_tpu_ext.errors import ArgumentError, NotFiniteError
 
 _NOT_RESTORED = (
     'Watch: `on_not_finite="restore"` needs a model of this package, whose whole state is known. Write: with '
@@ -237,5 +235,4 @@ class Watch(Looking):
     def _tell(self, text: str, *, stops: bool) -> None:
         if stops and self._fitted is not None:
             self._fitted.stop_training = True
-        if _runtime.devices.is_chief():
-            warnings.warn(f"Watch: {text}.", KteWarning, stacklevel=user_stack_level())
+        warn(f"Watch: {text}.")

@@ -11,13 +11,13 @@ import hashlib
 import io
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common import user_frame
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.checks import schema
@@ -79,7 +79,7 @@ class SavedFile(NamedTuple):
         misfit = self.misfit(facts)
         if misfit:
             text = f"The programs in `compiled`, for {self.target}, do not fit, so steps are compiled here. {misfit}"
-            warnings.warn(text, CompiledFileWarning, stacklevel=3)
+            user_frame.warn(text, CompiledFileWarning)
         else:
             _runtime.saved_programs.offer(self.programs, facts)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-import warnings
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.common import user_frame
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ResumeWarning
 from keras_tpu_ext.output.display import duration
@@ -99,4 +98,4 @@ def where_it_goes_on(path: str, saved: Checkpoint, *, is_finished: bool) -> str:
 
 def warn(text: str) -> None:
     """Warn with a `ResumeWarning`."""
-    warnings.warn(f"AutoResume: {text}.", ResumeWarning, stacklevel=user_stack_level())
+    user_frame.warn(f"AutoResume: {text}.", ResumeWarning)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common import user_frame
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
@@ -356,7 +355,7 @@ class ResumableFit:
             what = str(error) if is_plain else f"{type(error).__name__}: {error}"
             then = "" if self.finished or self._why else " The training goes on, and it tries again at the next save."
             text = f"AutoResume could not save into {self._folder.path}: {what}.{then} {self._what_is_kept()}"
-            warnings.warn(text, ResumeWarning, stacklevel=user_stack_level())
+            user_frame.warn(text, ResumeWarning)
 
     def _what_is_kept(self) -> str:
         last = self._saver.last or self._found

@@ -1,15 +1,18 @@
-"""The user's line that a warning is about."""
+"""Warnings about the user's line."""
 
 from __future__ import annotations
 
 import inspect
+import warnings
 
-_NOT_THE_USERS = ("keras_tpu_ext", "keras", "tf_keras", "contextlib")
+from keras_tpu_ext.errors import KteWarning
+
+_NOT_THE_USERS = ("keras_tpu_ext", "keras", "tf_keras", "tensorflow", "jax", "contextlib")
 
 
-def user_stack_level() -> int:
-    """Return the `stacklevel` of a warning of the caller at the innermost frame outside this package and Keras."""
-    frame, level = inspect.currentframe(), 0
+def warn(text: str, kind: type[Warning] = KteWarning) -> None:
+    """Warn at the innermost line outside this package and the frameworks."""
+    frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         frame, level = frame.f_back, level + 1
-    return level
+    warnings.warn(text, kind, stacklevel=level - 1)

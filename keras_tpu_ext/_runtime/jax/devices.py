@@ -12,7 +12,6 @@ import importlib.util
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
@@ -235,7 +235,7 @@ def _hide() -> None:
         except RuntimeError:
             held = tensorflow.config.get_visible_devices(kind)
             if held:
-                warnings.warn(_STARTED.format(kind=kind), HardwareUnusableWarning, stacklevel=2)
+                warn(_STARTED.format(kind=kind), HardwareUnusableWarning)
 
 
 _STARTED = (

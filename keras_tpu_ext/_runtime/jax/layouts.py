@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -15,7 +14,7 @@ import keras
 from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, ModelLayout, Role, Spec, VariableLayout
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import (
     SLOTS_FOLLOW_WEIGHTS,
@@ -78,11 +77,10 @@ def warn_of_layouts(model: keras.Model) -> None:
     program.layout_warned = True
     found = layout(model).complaints
     if found:
-        warnings.warn(
+        warn(
             f"The layout of {model.name!r} has likely mistakes: {'; '.join(found)}. "
             "print(scope.layout(model)) shows all of it.",
             LayoutWarning,
-            stacklevel=user_stack_level(),
         )
 
 

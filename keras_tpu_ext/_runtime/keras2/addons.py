@@ -17,6 +17,7 @@ from types import ModuleType
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, private
 from keras_tpu_ext.errors import AddonsWarning, MissingExtraError
 
@@ -43,11 +44,10 @@ def import_addons() -> ModuleType:
         warnings.filterwarnings("ignore", "Tensorflow Addons supports using Python ops", UserWarning)
         addons = importlib.import_module("tensorflow_addons")
     addons.options.disable_custom_kernel()  # use the Python implementations
-    warnings.warn(
+    warn(
         f"TensorFlow Addons {addons.__version__} was made for TensorFlow 2.15. On {tf.__version__} its Python parts "
         "work here and its compiled operations do not; docs/addons.md lists both.",
         AddonsWarning,
-        stacklevel=3,
     )
     return addons
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics
@@ -35,7 +34,7 @@ from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_sess
 from keras_tpu_ext._runtime.training.compile_utils import is_known, layer_is_known
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
-from keras_tpu_ext.errors import KteWarning, ScopeError
+from keras_tpu_ext.errors import ScopeError
 
 _NOT_KEPT = (
     "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
@@ -109,8 +108,7 @@ class Keras2Program(TensorFlowProgram):
         lost += [name for name in self._given if name.startswith("gradient_accumulation")]
         is_keras_file = str(filepath).endswith(".keras") or save_format == "keras"
         if lost and not is_keras_file and self.process_group().is_chief():
-            text = _NOT_KEPT.format(path=filepath, lost=" and ".join(lost))
-            warnings.warn(text, KteWarning, stacklevel=user_stack_level())
+            warn(_NOT_KEPT.format(path=filepath, lost=" and ".join(lost)))
 
     def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> tf.Tensor | None:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""

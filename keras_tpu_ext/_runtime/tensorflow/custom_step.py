@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.tensorflow.batch import (
     batch_context,
     gather_examples,
@@ -123,12 +123,11 @@ def _on_own_part(model: Model, step: Step) -> Step:
             logs = step(one_row_if_empty(data, batch.has_any))
             if step.__name__ == "train_step" and num_replicas() > 1 and not batch.is_shared and not warned:
                 warned.append(True)  # replicas trace one after another
-                warnings.warn(
+                warn(
                     f"{model.name!r} has a step of its own, and runs on each replica's part of the batch: a mean "
                     "that it takes is that of a part, and the gradients of all parts are added. Write "
                     f"{HOW_TO_SPLIT}",
                     CustomStepWarning,
-                    stacklevel=2,
                 )
             return logs
 

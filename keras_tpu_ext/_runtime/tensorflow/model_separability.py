@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, trial_context
@@ -76,7 +75,7 @@ def _warn(model: Model, found: Separability, category: type[Warning]) -> None:
             "replicas runs it on the whole batch"
         )
     text += f": its numbers are those of one device, and so is its speed. {cure}"
-    warnings.warn(text, category, stacklevel=user_stack_level())
+    warn(text, category)
 
 
 _FOR_ONE_DEVICE = Separability("it is written for one device")

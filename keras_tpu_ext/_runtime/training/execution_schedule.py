@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.common.types import Model, Tensor
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import keras, saves_each_epoch
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext.errors import KteWarning
 
 # By method of the model: the callback hooks that are called for its batches.
 _BATCH_HOOKS = {
@@ -74,12 +72,10 @@ def _must_see_batches(call: FitCall) -> bool:
     """Return whether a callback needs every batch; in `fit`, warn about it."""
     names = needing_every_batch(call)
     if names and call.method == "fit":
-        warnings.warn(
+        warn(
             f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '
             "batch by overriding a batch hook. If it can do with one call for several batches, write in its "
-            "class: wants_every_batch = False",
-            KteWarning,
-            stacklevel=user_stack_level(),
+            "class: wants_every_batch = False"
         )
     return bool(names)
 

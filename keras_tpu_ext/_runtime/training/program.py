@@ -6,7 +6,6 @@ import contextlib
 import os
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.missing_names import check_overrides
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Callback, Layer, Model, Nest, Optimizer, Tensor
-from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
 from keras_tpu_ext._runtime.training.batch import Batch
@@ -189,7 +188,7 @@ class ExactProgram(Unsaved):
         self.set_untracked(state=state, schedule=schedule, _given=options.given)
         self.reset_flushes()
         for message in probabilities_taken_for_logits(model):
-            warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
+            warn(message, FromLogitsWarning)
 
     def compile_config(self, config: dict[str, Any] | None) -> dict[str, Any]:
         """Return the serialized arguments of `compile`, ours with the optimizer's, where Keras ignores them."""
