@@ -15,4 +15,4 @@ def warn(text: str, kind: type[Warning] = KteWarning) -> None:
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, kind, stacklevel=level - 1)
+    warnings.warn(text, kind, stacklevel=level)
