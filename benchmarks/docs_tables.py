@@ -61,6 +61,28 @@ def published_steps() -> Iterator[str]:
         yield f"| {row['target']} | {what} | {' | '.join(cells)} | [{name}]({row['source']}) |"
 
 
+def published_runs() -> Iterator[str]:
+    """Yield a row for each training that others ran on TPUs: the plan beside the time in its log."""
+    yield "| slice | training | steps | took | planned | range | planned / took |"
+    yield "| --- | --- | ---: | ---: | ---: | --- | ---: |"
+    for row in result("published_runs.txt")["rows"]:
+        source = f"https://github.com/mlcommons/{row['logs'].split('/')[0]}"
+        version = row["logs"].partition("training_results_")[2].split("/")[0]
+        what = {"resnet": "ResNet-50", "bert": "BERT-large"}[row["model"]]
+        is_in = "" if row["in_range"] else ", missed"
+        low, high = (seconds / 3600 for seconds in row["range"])
+        cells = (
+            row["target"],
+            f"{what}, batch of {row['batch']:,} ([{version}]({source}))",
+            f"{row['steps']:,}",
+            f"{row['seconds'] / 3600:.2f} h",
+            f"{row['planned'] / 3600:.2f} h",
+            f"{low:.2f} to {high:.2f} h{is_in}",
+            f"{row['planned'] / row['seconds']:.2f}",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
 def large_decoders() -> Iterator[str]:
     """Yield a row for each decoder larger than a chip: the estimate, and what was measured."""
     yield "| decoder | slice | libtpu | sequences | memory per chip | estimated tokens/s | measured | ratio |"
@@ -612,6 +634,7 @@ TABLES = {
         corrections,
         held_out,
         published_rates,
+        published_runs,
         tpu_program,
         memory_limit,
         resnet50_layers,
