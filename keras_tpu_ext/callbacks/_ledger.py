@@ -247,14 +247,13 @@ class FitLedger(Hooks):
             self._steps.end_call()
         output = execution.output_of(result)
         if sampled:
-            began = self._buckets.clock()
             execution.wait_for(output)
-            self._steps.tail = self._buckets.clock() - began
+            self._steps.end_computing(steps)
         is_last = self._is_last(steps)
         if is_last and not sampled:
             execution.wait_for(output)  # Keras does so next, to read the metrics
             self._steps.end_call()
-            self._steps.tail = 0.0
+            self._steps.end_computing()
         is_steady = self.executions >= _WARMUP and probe is None
         in_graph = execution.reads_in_graph and probe is None
         self._ran = _Ran(execution, output, steps, in_graph, is_steady, is_last)

@@ -91,7 +91,9 @@ class StepClock:
     def __init__(self, clock: Callable[[], float], compiled: Callable[[], float], hooks: list[float]) -> None:
         self._clock, self._compiled, self._hooks = clock, compiled, hooks
         self._zeros = (0.0,) * len(hooks)
-        self.tail = 0.0  # seconds for which the devices compute after a call
+        self._of_step = 0.0  # seconds for which the devices compute a step
+        self._ahead = 0.0  # seconds for which they still compute steps before that of the call
+        self._tail: float | None = None  # seconds for which they compute after the call, if it was waited for
         # When the last call began, in which devices get their work, and when the last cycle ended.
         self.called = self.ended = 0.0
         self._returned = self._compiled_before = 0.0
@@ -101,7 +103,7 @@ class StepClock:
         """Return the seconds of hooks until now, and count neither these nor batches that were read."""
         hooks = list(self._hooks)
         self._hooks[:] = self._zeros
-        self._read_before = 0.0
+        self._read_before = self._ahead = 0.0
         return hooks
 
     def begin_call(self, *, ends_cycle: bool = False) -> None:
@@ -114,6 +116,13 @@ class StepClock:
         """Note that it has returned."""
         self._returned = self._clock()
 
+    def end_computing(self, steps: int = 0) -> None:
+        """Note that the devices are known to be done; with `steps`, that they had nothing to do but these before."""
+        self._tail = self._clock() - self._returned
+        if steps:
+            compiled = self._compiled() - self._compiled_before
+            self._of_step = max(self._returned - self.called - self._read_inside - compiled + self._tail, 0.0) / steps
+
     def read(self, seconds: float, *, inside: bool = False) -> None:
         """Note that batches have been read, inside of the call or after it."""
         if inside:
@@ -124,15 +133,20 @@ class StepClock:
     def end_cycle(self, steps: int, *, computing: bool) -> Noted:
         """End a cycle now, and return its measurements; `computing` says whether the devices still compute."""
         self.ended, compiled, before = self._clock(), self._compiled(), self._compiled_before
+        in_call = self._returned - self.called
+        waiting = min(self._read_inside + compiled - before, in_call)  # before the devices got the step
+        at_return = max(self._ahead - waiting, 0.0) + self._of_step * steps - (in_call - waiting)
+        tail, self._tail = max(at_return, 0.0) if self._tail is None else self._tail, None
+        self._ahead = max(at_return - (self.ended - self._returned), 0.0) if computing else 0.0
         noted = (
             steps,
             computing,
             self.ended - self.called,
-            self._returned - self.called,
+            in_call,
             compiled - before,
             self._read_before,
             self._read_inside,
-            self.tail,
+            tail,
             *self._hooks,
         )
         self._compiled_before = compiled

@@ -45,10 +45,12 @@ class Run:
 
     def __init__(self, tail=0.0):
         self.now = self.compiled = 0.0
+        self.tail = tail
         self.hooks = [0.0, 0.0]
         self.clock = StepClock(lambda: self.now, lambda: self.compiled, self.hooks)
         self.of_callbacks: list[float] = []
-        self.clock.tail = tail
+        if tail:
+            self.sample(1.0)
 
     def call(self, seconds, compiling=0.0, reading=0.0):
         self.clock.begin_call()
@@ -57,6 +59,13 @@ class Run:
         self.clock.read(reading, inside=True)
         self.clock.end_call()
         return self
+
+    def sample(self, seconds, steps=1):
+        """Make a call, and wait until the devices are done."""
+        self.call(seconds)
+        self.now += self.tail
+        self.clock.end_computing(steps)
+        return self.clock.end_cycle(steps, computing=False)
 
     def hook(self, which, seconds):
         self.hooks[which] += seconds
@@ -109,6 +118,14 @@ def test_the_devices_go_on_for_as_long_as_they_are_known_to(tail, expected):
     run = Run(tail).call(1.0).hook(0, 2.0).python(4.0).read(8.0)
     assert run.end() == Cycle(1, *expected, 0.0)
     assert run.of_callbacks == [pytest.approx(expected[2]), 0.0]
+
+
+def test_a_hook_that_waits_for_steps_ahead_is_training():
+    run = Run(tail=9.0)  # of a step of 10 s, of which a call takes 1
+    for _ in range(3):
+        assert run.call(1.0).python(1.0).end(computing=True) == Cycle(1, 2.0, 0.0, 0.0, 0.0, 0.0)
+    assert run.call(1.0).hook(0, 35.0).end() == Cycle(1, 34.0, 0.0, 2.0, 0.0, 0.0)  # 40 s of work, and 6 had passed
+    assert run.call(1.0).hook(0, 35.0).end() == Cycle(1, 10.0, 0.0, 26.0, 0.0, 0.0)  # nothing was ahead
 
 
 def test_a_callback_that_compiles_takes_it_from_its_own_time():
