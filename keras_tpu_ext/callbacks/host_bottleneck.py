@@ -41,9 +41,10 @@ class HostBottleneck(LedgerUser, Plotted):
     of earlier epochs): 0 if the devices never wait, 0.5 if they wait half of the time. It prints the verdict after
     the first epoch in which it is known, and again when a different verdict has held for two epochs:
 
-        HostBottleneck: epoch 1: highly input-bound: 62% of the time waits for data. On its own the pipeline gives
-        418 batches/s; the step could do 1102 batches/s, and does 416. Better input makes this at most 2.65 times as
-        fast. Its costliest stage is ParallelMapV2, 2.4 ms for a batch.
+        HostBottleneck: epoch 1: highly input-bound: 62% of the time waits for data.
+          The step does 416 batches/s, and could do 1102 without waiting; the pipeline on its own gives 418.
+          Better input makes this at most 2.65 times as fast.
+          Its costliest stage is ParallelMapV2, 2.4 ms for a batch.
 
     It also says what else a step takes: computing, the hooks of callbacks, the most expensive of them by name, and
     other Python of the host. These are the shares that `Goodput` charges; both use one measurement, in which batches

@@ -106,25 +106,24 @@ class InputVerdict(Report, HtmlSentence):
         return self.wait_fraction < _MODERATE
 
     def __str__(self) -> str:
-        text = f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data{self._other_shares()}. "
-        if self.pipeline_seconds or self.wait_fraction < _MODERATE:
-            own = (
-                f"{1 / self.pipeline_seconds:.4g} batches/s" if self.pipeline_seconds else "more than the step takes"
-            )
-            text += f"On its own the pipeline gives {own}; the step "
-        else:
-            text += "The step "
+        lines = [f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data{self._other_shares()}"]
         without = self.step_seconds * (1 - self.wait_fraction)
-        could = f"could do {1 / without:.4g} batches/s, and " if without > 0 else ""
-        text += f"{could}does {1 / self.step_seconds:.4g}. {self.gain}."
+        rates = f"The step does {1 / self.step_seconds:.4g} batches/s"
+        rates += f", and could do {1 / without:.4g} without waiting" if without > 0 else ""
+        if self.pipeline_seconds:
+            rates += f"; the pipeline on its own gives {1 / self.pipeline_seconds:.4g}"
+        elif self.wait_fraction < _MODERATE:
+            rates += "; the pipeline on its own gives more"
+        lines += [rates, *self.gain.split(". ")]
         if self.costliest_stage and self.wait_fraction >= _MODERATE:
             took = f"{1e3 * self.costliest_seconds:.3g} ms for a batch"
-            text += f" Its costliest stage is {self.costliest_stage}, {took}."
+            lines.append(f"Its costliest stage is {self.costliest_stage}, {took}")
         if self.left_out_seconds:
-            text += f" {self.left_out_seconds:.3g} s at the epoch's start, in a probe and in a pause are left out."
+            left_out = f"{self.left_out_seconds:.3g} s"
+            lines.append(f"{left_out} at the epoch's start, in a probe and in a pause are left out")
         if self.shares_cores:
-            text += " Devices and pipeline share this machine's CPU cores, so each slows the other down."
-        return text
+            lines.append("Devices and pipeline share this machine's CPU cores, so each slows the other down")
+        return "\n  ".join(f"{line}." for line in lines)
 
     def _other_shares(self) -> str:
         """Return the other shares, if they are not only computing."""

@@ -260,21 +260,24 @@ def test_the_words_are_those_of_xprof(fraction, word, speedup):
 
 def test_the_text_of_a_verdict():
     assert str(InputVerdict(0.75, 0.04, 0.01, 0.04, "ParallelMapV2", 0.032)) == (
-        "highly input-bound: 75% of the time waits for data. On its own the pipeline gives 25 batches/s; the step "
-        "could do 100 batches/s, and does 25. Better input makes this at most 4 times as fast. Its costliest stage "
-        "is ParallelMapV2, 32 ms for a batch."
+        "highly input-bound: 75% of the time waits for data.\n"
+        "  The step does 25 batches/s, and could do 100 without waiting; the pipeline on its own gives 25.\n"
+        "  Better input makes this at most 4 times as fast.\n"
+        "  Its costliest stage is ParallelMapV2, 32 ms for a batch."
     )
     assert str(InputVerdict(0.01, 0.04, 0.0396, None, "ParallelMapV2", 0.001)) == (
-        "not input-bound: 1% of the time waits for data. On its own the pipeline gives more than the step takes; the "
-        "step could do 25.25 batches/s, and does 25. Better input would not help."
+        "not input-bound: 1% of the time waits for data.\n"
+        "  The step does 25 batches/s, and could do 25.25 without waiting; the pipeline on its own gives more.\n"
+        "  Better input would not help."
     )
 
 
 def test_a_verdict_says_what_its_numbers_leave_out():
     text = str(InputVerdict(0.5, 0.02, 0.01, None, left_out_seconds=4.125, shares_cores=True))
     assert text.endswith(
-        "Better input makes this at most 2 times as fast. 4.12 s at the epoch's start, in a probe and in a pause are "
-        "left out. Devices and pipeline share this machine's CPU cores, so each slows the other down."
+        "  Better input makes this at most 2 times as fast.\n"
+        "  4.12 s at the epoch's start, in a probe and in a pause are left out.\n"
+        "  Devices and pipeline share this machine's CPU cores, so each slows the other down."
     )
 
 
@@ -329,10 +332,11 @@ def test_the_costliest_callback_is_named_with_its_share():
     assert callback.verdict.costliest_callback == "Slow"
     assert callback.verdict.callbacks_seconds == pytest.approx(0.101)
     assert str(callback.verdict) == (
-        "not input-bound: 0% of the time waits for data, 4% computes, 94% is spent in callbacks, 3% in other Python. "
-        "On its own the pipeline gives more than the step takes; the step could do 9.259 batches/s, and does 9.259. "
-        "Better input would not help. Let Slow do its work at the end of an epoch, or every hundredth batch: at most "
-        "15.4 times as fast."
+        "not input-bound: 0% of the time waits for data, 4% computes, 94% is spent in callbacks, 3% in other "
+        "Python.\n"
+        "  The step does 9.259 batches/s, and could do 9.259 without waiting; the pipeline on its own gives more.\n"
+        "  Better input would not help.\n"
+        "  Let Slow do its work at the end of an epoch, or every hundredth batch: at most 15.4 times as fast."
     )
 
 
@@ -364,7 +368,7 @@ def test_what_is_not_known_is_not_shown():
 def test_a_new_verdict_is_said_once_it_has_stood_for_two_epochs(capsys, words, said):
     waits = {"n": 0.0, "h": 1.0}
     after_epochs(HostBottleneck(), *(ledger({"training": 1.0, "input": waits[word]}) for word in words))
-    printed = [line.split(": ")[2] for line in capsys.readouterr().out.splitlines() if line]
+    printed = [line.split(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("Host")]
     assert printed == [{"n": "not input-bound", "h": "highly input-bound"}[word] for word in said]
 
 
