@@ -42,7 +42,7 @@ class HostBottleneck(LedgerUser, Plotted):
     the first epoch in which it is known, and again when a different verdict has held for two epochs:
 
         HostBottleneck: epoch 1: highly input-bound: 62% of the time waits for data.
-          The step does 416 batches/s, and could do 1102 without waiting; the pipeline on its own gives 418.
+          It does 416 batches/s, and 1102 if it never waited; the pipeline alone gives 418.
           Better input makes this at most 2.65 times as fast.
           Its costliest stage is ParallelMapV2, 2.4 ms for a batch.
 

@@ -108,12 +108,12 @@ class InputVerdict(Report, HtmlSentence):
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data{self._other_shares()}"]
         without = self.step_seconds * (1 - self.wait_fraction)
-        rates = f"The step does {1 / self.step_seconds:.4g} batches/s"
-        rates += f", and could do {1 / without:.4g} without waiting" if without > 0 else ""
+        rates = f"It does {1 / self.step_seconds:.4g} batches/s"
+        rates += f", and {1 / without:.4g} if it never waited" if without > 0 else ""
         if self.pipeline_seconds:
-            rates += f"; the pipeline on its own gives {1 / self.pipeline_seconds:.4g}"
+            rates += f"; the pipeline alone gives {1 / self.pipeline_seconds:.4g}"
         elif self.wait_fraction < _MODERATE:
-            rates += "; the pipeline on its own gives more"
+            rates += "; the pipeline alone gives more"
         lines += [rates, *self.gain.split(". ")]
         if self.costliest_stage and self.wait_fraction >= _MODERATE:
             took = f"{1e3 * self.costliest_seconds:.3g} ms for a batch"

@@ -261,13 +261,13 @@ def test_the_words_are_those_of_xprof(fraction, word, speedup):
 def test_the_text_of_a_verdict():
     assert str(InputVerdict(0.75, 0.04, 0.01, 0.04, "ParallelMapV2", 0.032)) == (
         "highly input-bound: 75% of the time waits for data.\n"
-        "  The step does 25 batches/s, and could do 100 without waiting; the pipeline on its own gives 25.\n"
+        "  It does 25 batches/s, and 100 if it never waited; the pipeline alone gives 25.\n"
         "  Better input makes this at most 4 times as fast.\n"
         "  Its costliest stage is ParallelMapV2, 32 ms for a batch."
     )
     assert str(InputVerdict(0.01, 0.04, 0.0396, None, "ParallelMapV2", 0.001)) == (
         "not input-bound: 1% of the time waits for data.\n"
-        "  The step does 25 batches/s, and could do 25.25 without waiting; the pipeline on its own gives more.\n"
+        "  It does 25 batches/s, and 25.25 if it never waited; the pipeline alone gives more.\n"
         "  Better input would not help."
     )
 
@@ -334,7 +334,7 @@ def test_the_costliest_callback_is_named_with_its_share():
     assert str(callback.verdict) == (
         "not input-bound: 0% of the time waits for data, 4% computes, 94% is spent in callbacks, 3% in other "
         "Python.\n"
-        "  The step does 9.259 batches/s, and could do 9.259 without waiting; the pipeline on its own gives more.\n"
+        "  It does 9.259 batches/s, and 9.259 if it never waited; the pipeline alone gives more.\n"
         "  Better input would not help.\n"
         "  Let Slow do its work at the end of an epoch, or every hundredth batch: at most 15.4 times as fast."
     )
