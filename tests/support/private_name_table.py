@@ -99,7 +99,7 @@ Lowered. _lowering
 LossFunctionWrapper. fn
 MeshComputation. _compiler_options_kvs
 MultiHeadAttention. _attention_axes _dropout_layer _flash_attention _inverse_sqrt_key_dim
-Variable. _initializer _layout _value
+Variable. _layout _value
 Trainer. _jax_state _losses_override
 """)
 

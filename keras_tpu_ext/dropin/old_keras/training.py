@@ -117,7 +117,7 @@ def _attached(stock: property) -> property:
     """Let a callback read a weight that it has kept; Keras 3 gives weights their values for `self.model` only."""
 
     def value(self: Any) -> Any:
-        if self._value is None and self._initializer is None and not in_stateless_scope():
+        if self._value is None and not in_stateless_scope():
             for model in _RUNNING:
                 model.jax_state_sync()
         return stock.__get__(self)
