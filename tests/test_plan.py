@@ -238,6 +238,12 @@ def test_a_step_and_its_range_are_those_of_preflight(answered):
     assert found.delivered == 1.0
 
 
+def test_the_line_for_training_is_a_larger_batch_where_one_fits(answered):
+    answered(largest_per_replica_batch=4000, time=dataclasses.replace(TIME, bound="memory"))
+    (training,) = (cost for cost in planned().costs if cost.bucket == "training")
+    assert training.write == "batch_size=2048; up to 32,000 fit into memory"  # of 1,024, preflight's
+
+
 def test_a_generation_without_published_steps_has_the_error_of_all(answered):
     answered()
     rows = json.loads(FILE.read_text())["rows"]

@@ -128,5 +128,5 @@ def _slice(report: PreflightReport) -> tuple[str, int]:
 def _training(report: PreflightReport) -> str:
     largest = report.largest_per_replica_batch or 0
     if largest >= 2 * report.per_replica_batch and report.time is not None and report.time.bound != "matrix units":
-        return f"batch_size={largest * report.num_replicas}, the largest that fits"
+        return f"batch_size={2 * report.global_batch}; up to {largest * report.num_replicas:,} fit into memory"
     return "with kte.strategy_scope(for_tpu=True): around the model"
