@@ -184,14 +184,15 @@ class FitLedger(Hooks):
         self._call("on_test_begin", *args, **kwargs)
 
     def on_test_end(self, *args: Any, **kwargs: Any) -> None:
-        """Close the validation."""
+        """Go on with the validation: its data are closed after its last hook."""
         self._call("on_test_end", *args, **kwargs)
-        self._buckets.open(IDLE)
+        self._buckets.open(VALIDATION)
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> None:
-        """Close the steps, if no validation has."""
+        """Close the steps, or the validation after them."""
         self._end_training()
         self._call("on_epoch_end", *args, **kwargs)
+        self._buckets.open(IDLE)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """Charge what `fit` does after its last hook, which is to wait for a checkpoint if there is one."""

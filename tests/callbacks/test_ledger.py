@@ -151,6 +151,22 @@ def test_the_seconds_of_an_epoch_beyond_its_steps():
     assert loop.ledger.left_out(1.5) == pytest.approx(0.5 * 19)
 
 
+def test_what_keras_does_around_the_hooks_of_a_validation_is_validation_too():
+    """On TensorFlow it waits for the thread that makes the data, after the last hook."""
+    fit = host_reads(host=0.0, device=0.0)
+    ledger = Loop(fit, HostReads).ledger
+    ledger.on_epoch_begin(0)
+    ledger.on_test_begin()
+    fit.now += 2.0
+    ledger.on_test_end()
+    fit.now += 1.0
+    ledger.on_epoch_end(0)
+    fit.now += 4.0
+    ledger.on_train_end()
+    ledger.end()
+    assert ledger.seconds() == {"validation": 3.0, "idle": 4.0}
+
+
 def test_data_that_end_end_the_epoch():
     fit = host_reads(host=1.0, device=0.0, batches=6)
     loop = Loop(fit, HostReads)
