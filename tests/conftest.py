@@ -146,7 +146,7 @@ def seeded():
 
 @pytest.fixture
 def garbage_of_this_test_only():
-    """Keras collects it in `clear_session()`: what many tests before have left takes TensorFlow minutes to free."""
+    """What many tests before have left takes TensorFlow minutes to free, and any collection a second to look at."""
     gc.freeze()
     yield
     gc.unfreeze()

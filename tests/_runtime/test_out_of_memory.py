@@ -183,6 +183,7 @@ class TooLarge(keras.layers.Layer):
         return x + keras.ops.sum(keras.ops.sort(row[:, None] * row[None, :]))
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has no keras.ops")
 def test_a_real_error_of_a_cpu_is_explained():
     with pytest.raises(kte.errors.DeviceMemoryError, match=r"fit ran out of memory on a device: it needed") as caught:

@@ -86,7 +86,9 @@ def test_one_device_on_jax_and_replicas_on_tensorflow_agree_but_for_a_normalisat
 def test_one_device_on_tensorflow_and_replicas_on_jax_agree():
     # Also with a normalisation: on JAX it sees the whole batch.
     named = f"{Path(__file__).stem}:classifier_and_digits"
-    finished = run("tensorflow", "-m", "keras_tpu_ext", "parity", named, "--backend", "jax", "--json")
+    finished = run(
+        "tensorflow", "-m", "keras_tpu_ext", "parity", named, "--backend", "jax", "--replicas", "2", "--json"
+    )
     report = json.loads(finished.stdout)
     assert finished.returncode == 0, report
     assert report["frameworks"] == ["TensorFlow", "JAX"]

@@ -14,7 +14,10 @@ from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
 from keras_tpu_ext.callbacks import DeviceMemory
 from keras_tpu_ext.callbacks.device_memory_report import Growth
 
-pytestmark = pytest.mark.gate_on("keras3_jax")
+pytestmark = [
+    pytest.mark.gate_on("keras3_jax"),
+    pytest.mark.usefixtures("garbage_of_this_test_only"),  # a leak is looked for after a collection
+]
 ON_JAX = keras.backend.backend() == "jax"
 IN_USE, PEAK, LIMIT = (f"device_memory/{name}_gib" for name in ("in_use", "peak", "limit"))
 X, Y = np.zeros((40, 3), "float32"), np.zeros((40, 1), "float32")

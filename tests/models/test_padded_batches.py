@@ -115,7 +115,7 @@ IN_GATE = {
     ("own compute_loss", False): ("keras2_tf215",),
     ("two outputs", False): ("keras3_jax",),
     ("dense", True): (*ON_ALL, "keras2_tf221"),
-    ("mask", False): (*ON_ALL, "keras2_tf221"),
+    ("mask", False): ("keras2_tf215", "keras2_tf221"),
     ("mask, weighted mean", False): ("keras3_tf", "keras3_jax"),
 }
 
