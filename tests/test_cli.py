@@ -62,6 +62,10 @@ MODULE = """
 def folder(tmp_path, monkeypatch):
     (tmp_path / "cli_models.py").write_text(textwrap.dedent(MODULE).replace("import keras\n", f"{IMPORT_KERAS}\n"))
     (tmp_path / "cli_broken.py").write_text("import no_such_package_at_all\n")
+    (tmp_path / "cli_trains.py").write_text(
+        f"{IMPORT_KERAS}\nimport numpy\nmodel = keras.Sequential([keras.layers.Dense(1)], name='seq')\n"
+        "model.compile('sgd', 'mse')\nmodel.fit(numpy.ones((4, 2)), numpy.ones((4, 1)))\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "cli_models", raising=False)
     return tmp_path
@@ -153,6 +157,10 @@ def test_check_parity_takes_the_batch_of_the_function_or_makes_one_up(folder, mo
         ("cli_models", "A function is named by its module and its name; got 'cli_models'. Write module:function, "),
         ("cli_nowhere:f", "There is no module 'cli_nowhere' in this folder or installed. Write module:function, "),
         ("cli_broken:f", "cli_broken cannot be imported: ModuleNotFoundError: No module named 'no_such_p"),
+        (
+            "cli_trains:f",
+            "cli_trains cannot be imported: ArgumentError: Importing cli_trains trains 'seq'. Write `if",
+        ),
         ("cli_model:f", "There is no module 'cli_model' in this folder or installed. Write cli_models:f, or another"),
         ("cli_models.ipynb:f", "A notebook cannot be imported; got 'cli_models.ipynb:f'. Write `%%writefile my_"),
         ("./cli_models.py:mode", "The module './cli_models.py' has no function 'mode'. It has batch, "),

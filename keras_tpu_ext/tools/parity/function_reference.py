@@ -11,6 +11,7 @@ import pathlib
 import sys
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError, ParityCheckError
 
 _SCRIPT = "keras_tpu_ext_parity_script"
+_IMPORTED: ContextVar[str] = ContextVar("_IMPORTED", default="")  # the module that the command is importing
 _WRITE = "Write module:function, my_models:build_model say."
 _IN_A_FILE = "Write `%%writefile my_models.py` above the cell with the function, and my_models:function here."
 
@@ -106,6 +108,8 @@ def parse_reference(reference: str) -> FunctionReference:
         sys.path.insert(0, os.path.abspath(folder))  # as `python file.py` does
     if not (module and function):
         raise ArgumentError(f"A function is named by its module and its name; got {reference!r}. {_WRITE}")
+    _runtime.progress.watch_fits(_refuse_during_import)
+    token = _IMPORTED.set(named)
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # a user's file may raise anything
@@ -118,11 +122,21 @@ def parse_reference(reference: str) -> FunctionReference:
             f"There is no module {named!r} in this folder or installed. {write} The command looks in the folder "
             "that it is called in."
         ) from error
+    finally:
+        _IMPORTED.reset(token)
     if not callable(getattr(imported, function, None)):
         public = [name for name, value in vars(imported).items() if callable(value) and not name.startswith("_")]
         known = f" It has {', '.join(sorted(public)[:8])}." if public else ""
         raise ArgumentError(f"The module {named!r} has no function {function!r}.{known} {_WRITE}")
     return FunctionReference(reference, module, function)
+
+
+def _refuse_during_import(model: Any, callbacks: list[Any], *_: object) -> list[Any]:
+    if named := _IMPORTED.get():
+        raise ArgumentError(
+            f'Importing {named} trains {model.name!r}. Write `if __name__ == "__main__":` above what calls fit.'
+        )
+    return callbacks
 
 
 def unpack_model(result: Any) -> tuple[Any, Any]:
