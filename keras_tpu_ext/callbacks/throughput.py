@@ -222,10 +222,10 @@ class Throughput(Looking, Plotted):
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Take the time; process pending times if there are enough of them."""
         now, meter = self.clock() - self._not_measured, self._meter
-        if now < meter.defer_until and len(meter.begins) < meter.max_pending:
-            meter.begins.append((batch, now))
-        else:
-            self._begin(batch, now)
+        meter.batches.append(batch)
+        meter.times.append(now)
+        if now >= meter.next_update or len(meter.times) > meter.next_reading:
+            self._update()
         if self._scalars is not None:
             self._scalars.begin_execution(self._first_step + batch, self._rolling_logs)
 
@@ -238,17 +238,15 @@ class Throughput(Looking, Plotted):
     def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
         """Read the count of examples before validation resets it."""
         if self._fitting:
-            self._meter.flush()
             # Not by ends of executions: on JAX the last one may be reported after this.
-            self._examples_at_test = (self._meter.begun, self._read_examples())
+            self._examples_at_test = (len(self._meter.times), self._read_examples())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
-        self._meter.flush()
         if not _runtime.progress.end_names_last_batch():
-            self._meter.executions.complete_last(self.model.steps_per_execution)
+            self._meter.complete_last(self.model.steps_per_execution)
         steps = self._steps_of_epoch()
-        if self._examples_at_test and self._examples_at_test[0] == self._meter.begun:
+        if self._examples_at_test and self._examples_at_test[0] == len(self._meter.times):
             examples = self._examples_at_test[1]
         else:
             examples = self._read_examples()
@@ -276,15 +274,15 @@ class Throughput(Looking, Plotted):
                 names[BATCHES_PER_SEC] = "batches/s"
         _runtime.progress.show_in_progress_bar(names)
 
-    def _begin(self, batch: int, now: float) -> None:
+    def _update(self) -> None:
         """Process pending times, and update the rolling rates."""
         meter, devices = self._meter, self._devices
         if devices.needs_flops:
-            self._count_flops(batch, self._read_examples)
-            now = self.clock() - self._not_measured
-        meter.begin(batch, now, self._read_examples)
+            self._count_flops(meter.batches[-1], self._read_examples)
+            meter.times[-1] = self.clock() - self._not_measured
+        meter.update(self._read_examples)
         if devices.needs_flops:
-            meter.max_pending = 0
+            meter.next_update = 0.0
         self._rolling = self._rolling_logs()
 
     def _rolling_logs(self) -> dict[str, float]:
@@ -328,7 +326,7 @@ class Throughput(Looking, Plotted):
         The optimizer's count is used if it fits the batch index, and so is the number of steps that Keras announced.
         The former leaves out steps that loss scaling skipped, so the larger one is right.
         """
-        last, most = self._meter.executions.last_begin, self._meter.executions.last_batch + 1
+        last, most = self._meter.last_begin, self._meter.last_batch + 1
         if most - last <= 1:
             return most
         announced = (self.params or {}).get("steps")
