@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext.callbacks._fit_observer import Looking
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, Looking
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
@@ -20,7 +19,7 @@ from keras_tpu_ext.resume.saver import is_not_finite
 from keras_tpu_ext.resume.storage import folder_of
 
 
-class AutoResume(Looking):
+class AutoResume(FitObserver):
     """Saves the state of a training, so that the same program, started again, resumes where it stopped.
 
     Training ends as if it had never been interrupted: with the same weights, history and callback decisions, from the
@@ -187,10 +186,6 @@ class _BeforeOthers(Looking):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Save if it is time."""
         self._fit.before_batch(batch, (self.params or {}).get("steps"))
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note that the other callbacks are called next."""
-        self._fit.hear_of_end(sys._getframe(1))
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
 from typing import Any
 
 from keras_tpu_ext import _runtime
@@ -33,7 +33,8 @@ from keras_tpu_ext.resume.opening import (
 )
 from keras_tpu_ext.resume.saver import Saver, is_not_finite, on_host
 from keras_tpu_ext.resume.schedule import Schedule
-from keras_tpu_ext.resume.steps_heard import StepsHeard
+
+_MOST_THREADS = 64  # in which Keras on JAX may call hooks at once: its pool has at most 32
 
 
 class Left(BaseException):
@@ -80,7 +81,8 @@ class ResumableFit:
         self._epoch: int | None = None
         self._before_epoch = 0  # batches of all earlier epochs
         self._batch = 0  # batches of this epoch before the current execution
-        self._steps = StepsHeard()  # of this epoch
+        # Ends of executions of this epoch, each as the batches until then; on JAX in the order of several threads.
+        self._ends: deque[int] = deque(maxlen=_MOST_THREADS)
         self._is_first_batch = True
         self._history: Mapping[str, Any] | None = None
         self._place: Place | None = None  # where the data are resumed
@@ -198,8 +200,9 @@ class ResumableFit:
         if is_first:
             self._states.note_attributes()
             self._states_of_data.note_attributes()
-        self._before_epoch += self._steps.batches
-        self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
+        self._before_epoch += max(self._ends, default=0)
+        self._epoch, self._batch = epoch, 0
+        self._ends.clear()
         is_saved = self._saved is not None
         if is_saved:
             self._resume()
@@ -228,15 +231,13 @@ class ResumableFit:
         if not self._is_first_batch:
             self._save_if_due()
         self._is_first_batch = False
-        self._steps.begin(batch, steps)
-
-    def hear_of_end(self, where: FrameType) -> None:
-        """Note that Keras now calls the callbacks for the end of an execution, and from which frame."""
-        self._steps.begin_to_hear(where)
+        if not _runtime.progress.end_names_last_batch():
+            self._ends.append(batch + steps)
 
     def after_batch(self, batch: int) -> None:
         """Note the end of an execution, for which the other callbacks have been called."""
-        self._steps.hear(batch)
+        if _runtime.progress.end_names_last_batch():
+            self._ends.append(batch + 1)
         if self._data.read_again:
             self._say(
                 "batches read again, to return to the position in the data: "
@@ -250,8 +251,8 @@ class ResumableFit:
             self._restore_history()
             return
         self.finished = True
-        self._before_epoch += self._steps.batches
-        self._steps = StepsHeard()  # if the data has ended, an execution has only begun
+        self._before_epoch += max(self._ends, default=0)
+        self._ends.clear()  # if the data has ended, an execution has only begun
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
         self._data.end_epochs(self._before_epoch)
         self._save_at_once(self._data.place(at_once=True) or Place(0, 0, None, None, None))
@@ -283,22 +284,22 @@ class ResumableFit:
         self._why = (why or "as another process was asked to") if leaves else ""
         if not leaves:
             self._save(place)
-        elif self._save_at_once(place):
+        else:
+            self._save_at_once(place)
             self._schedule.interruption.is_heeded = True
             raise Left
 
-    def _save_at_once(self, place: Place) -> bool:
-        """Save, wait until it is written, and return whether it was due."""
+    def _save_at_once(self, place: Place) -> None:
+        """Save, and wait until it is written."""
         was_on_host = self._is_on_host
-        is_due = self._save(place)
+        self._save(place)
         self._finish_writing()
         if self._is_on_host and not was_on_host and self._processes == 1:  # there would be no later save
             self._save(place)
             self._finish_writing()
-        return is_due
 
-    def _save(self, place: Place) -> bool:
-        """Begin to save; return `False` if a callback has failed, whose error Keras raises after the next step."""
+    def _save(self, place: Place) -> None:
+        """Begin to save."""
         self._finish_writing()  # the previous save, which may have failed
         self._schedule.begin_save()
         try:
@@ -308,20 +309,18 @@ class ResumableFit:
             if self._processes > 1:  # the others wait for this process
                 raise
             self._saver.fail(error)
-            return True
+            return
         if not self._is_chief:
-            return True
-        if not self._steps.wait():
-            return False
+            return
+        _runtime.progress.finish_hooks()
         try:
             checkpoint = self._checkpoint(place, variables)
         except Exception as error:
             self._saver.fail(error)
-            return True
+            return
         self._warn_of_what_is_lost()
         self._saver.begin(functools.partial(on_host, checkpoint))
         self._schedule.end_save()
-        return True
 
     def _checkpoint(self, place: Place, variables: list[SavedVariable]) -> Checkpoint:
         history = self._model.history
