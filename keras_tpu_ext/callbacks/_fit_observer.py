@@ -51,6 +51,13 @@ class Looking(_runtime.keras.callbacks.Callback):
         super().__init__()
         self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what `AutoResume` saves, which is nothing: what was measured is of one process."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+
 
 class FitObserver(Looking):
     """The base of callbacks that are told when a `fit` begins and ends."""

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
@@ -128,13 +128,6 @@ class Watch(Looking):
             raise nothing_yet("watch.report()")
         found = self._found or WatchReport(steps)
         return dataclasses.replace(found, steps=steps, spikes=tuple(self._spikes))
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what `AutoResume` saves, which is nothing: each `fit` counts its steps from 0."""
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on."""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Start watching."""
