@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import math
 import os
 import re
 import time
@@ -213,14 +212,13 @@ def write(folder: Folder, name: str, checkpoint: Checkpoint) -> None:
         raise CannotWriteError(str(error)) from None
 
 
-def read(folder: Folder, name: str, *, values: bool = True, checks: bool = False) -> Checkpoint:
+def read(folder: Folder, name: str, *, values: bool = True) -> Checkpoint:
     """Return a checkpoint.
 
     Args:
         folder: Its folder.
         name: Its name.
-        values: Whether to read its arrays; otherwise they are zero.
-        checks: Whether to check the digest of every array, also of those that are not read.
+        values: Whether to keep its arrays; otherwise they are read for their digests, and zero.
 
     Raises:
         CheckpointError: If it is of another version of this package.
@@ -228,7 +226,7 @@ def read(folder: Folder, name: str, *, values: bool = True, checks: bool = False
         OSError: If it cannot be read, which does not say that it is damaged.
     """
     with _opened(folder, name) as file:
-        if checks:
+        if not values:
             file.check()
         found = schema.fields({"format": schema.integer(), "checkpoint": _anything})(file.content, "")
         if found["format"] != FORMAT:
@@ -261,9 +259,3 @@ def _size_of(file: BinaryIO) -> int:
 def time_text(seconds: float) -> str:
     """Return seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(max(seconds, 0), _LAST_TIME)))
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes as text, such as `"12.3 MB"`."""
-    power = 0 if size < 1 else min(int(math.log(size, 1000)), 4)
-    return f"{size / 1000**power:.{0 if power == 0 else 1}f} {['bytes', 'kB', 'MB', 'GB', 'TB'][power]}"

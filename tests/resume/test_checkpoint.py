@@ -280,7 +280,7 @@ def test_the_report_tells_what_is_there(directory):
     report = resume_report(directory)
     assert report.ok
     assert str(report).splitlines()[0].endswith("goes on at epoch 3, batch 7 (27 batches in all)")
-    assert "checkpoint-000000.safetensors    1.0 MB  epoch 3, batch 7" in str(report)
+    assert "checkpoint-000000.safetensors      1 MB  epoch 3, batch 7" in str(report)
     assert report.to_dict()["checkpoints"][0]["batches"] == 27
     folder.write(some_checkpoint(finished=True, diverged=True))
     assert "finished after 2 epochs, 27 batches" in str(resume_report(directory))
