@@ -26,7 +26,7 @@ class CannotWriteError(TypeError):
 
 
 def encode(content: Content, arrays: list[np.ndarray]) -> Any:
-    """Return the JSON form of `content`; arrays and bytes are added to `arrays`."""
+    """Return the JSON form of `content`, which other threads may change; arrays and bytes are added to `arrays`."""
     if content is None or type(content) in (bool, float, str) or (type(content) is int and abs(content) < _LARGE):
         return content
     if type(content) is list:
@@ -34,7 +34,7 @@ def encode(content: Content, arrays: list[np.ndarray]) -> Any:
     if type(content) is tuple:
         return {"tuple": [encode(one, arrays) for one in content]}
     if type(content) is dict:
-        return {"dict": [[encode(name, arrays), encode(value, arrays)] for name, value in content.items()]}
+        return {"dict": [[encode(name, arrays), encode(value, arrays)] for name, value in list(content.items())]}
     if type(content) is set:
         return {"set": [encode(one, arrays) for one in sorted(content, key=repr)]}
     if isinstance(content, bytes):

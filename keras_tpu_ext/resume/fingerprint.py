@@ -25,13 +25,6 @@ CANNOT_BE_KEPT = CannotWriteError, RecursionError, RuntimeError
 NOT_KEPT = "cannot be kept"
 
 
-def _still(value: Any) -> Any:
-    """Return a copy whose lists and dicts, at any depth, no other thread changes."""
-    if type(value) is dict:
-        return {name: _still(one) for name, one in list(value.items())}
-    return [_still(one) for one in list(value)] if type(value) is list else value
-
-
 def fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
     """Return a value that differs for different inputs; it begins with `NOT_KEPT` if no checkpoint can hold them.
 
@@ -44,8 +37,8 @@ def fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
     inside = _inside(value, here)
     try:
         if inside is not None:
-            return NOT_KEPT, (_Identity(value), _fingerprint_of(_still(inside)))
-        return _fingerprint_of(_still(value))
+            return NOT_KEPT, (_Identity(value), _fingerprint_of(inside))
+        return _fingerprint_of(value)
     except RecursionError:  # such as of an object that holds itself
         return NOT_KEPT, _Identity(value)
 
@@ -70,7 +63,7 @@ def _fingerprint_of(value: Any) -> tuple[Any, Any]:
         if type(value) in (list, tuple):
             return NOT_KEPT, [_fingerprint_of(one) for one in value]
         if type(value) is dict:
-            return NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in value.items()]
+            return NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in list(value.items())]
         return NOT_KEPT, (_Identity(value), _of_variable(value))
     return json.dumps(encoded), [zlib.crc32(_bytes(member)) for member in members]
 
