@@ -315,11 +315,11 @@ class ResumableFit:
         _runtime.progress.finish_hooks()
         try:
             checkpoint = self._checkpoint(place, variables)
+            self._saver.begin(functools.partial(on_host, checkpoint))
         except Exception as error:
             self._saver.fail(error)
             return
         self._warn_of_what_is_lost()
-        self._saver.begin(functools.partial(on_host, checkpoint))
         self._schedule.end_save()
 
     def _checkpoint(self, place: Place, variables: list[SavedVariable]) -> Checkpoint:

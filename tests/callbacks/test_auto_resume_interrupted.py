@@ -384,23 +384,6 @@ def test_a_state_that_cannot_be_had_ends_no_training(what, tmp_path, monkeypatch
     assert not os.listdir(tmp_path)
 
 
-def test_a_second_interruption_while_a_thread_starts_leaves_nothing_to_wait_for(tmp_path, monkeypatch):
-    start = threading.Thread.start
-
-    def pressed(thread):
-        if thread.name == "AutoResume":
-            raise KeyboardInterrupt
-        start(thread)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", pressed)
-        with pytest.raises(KeyboardInterrupt):
-            fit([kte.callbacks.AutoResume(tmp_path, every_s=0)])
-    again = kte.callbacks.AutoResume(tmp_path)
-    fit([again])
-    assert again.finished
-
-
 @pytest.mark.gate_on("keras2_tf221")
 def test_a_list_of_callbacks_without_parameters(tmp_path):
     made = model()
