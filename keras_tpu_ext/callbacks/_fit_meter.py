@@ -20,14 +20,13 @@ _Number = TypeVar("_Number", int, float)
 class ExampleCounter:
     """Counts examples: an estimate per step while an epoch runs, the exact number at its end.
 
-    Without a `batch_size` from the user it takes readings. If a custom `train_step` may not weight the loss tracker
-    by the batch size, a count of `untrusted_per_step`, one per step and replica, is no count of examples.
+    A `batch_size` from the user is taken at his word. Without one it takes readings; if a custom `train_step` may not
+    weight the loss tracker by the batch size, a count of `untrusted_per_step`, one per step and replica, is no count
+    of examples.
     """
 
     def __init__(self, batch_size: int | None, untrusted_per_step: int = 0) -> None:
         self.per_step: float | None = batch_size  # examples per step, or `None` while they are not known
-        # Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
-        self.mismatch: tuple[float, int] | None = None
         self.batch_size = batch_size
         self._untrusted_per_step = untrusted_per_step
         self.start_epoch()
@@ -58,25 +57,15 @@ class ExampleCounter:
 
     def total(self, steps: int, examples: float | None) -> float | None:
         """Return the examples in the epoch's `steps` steps; `examples` is the model's count, if it has one."""
-        counted = examples if examples is not None and examples > steps * self._untrusted_per_step else None
-        if self.batch_size is not None:
-            return self._total_of_given(self.batch_size, steps, counted)
-        if examples is None:
+        if examples is None or self.batch_size is not None:
             return self.estimate(steps)
-        self._was_reset |= counted is not None and counted < self._examples
-        if counted is None or self._was_reset:
+        is_count = examples > steps * self._untrusted_per_step
+        self._was_reset |= is_count and examples < self._examples
+        if not is_count or self._was_reset:
             return None
         if self.per_step is None and steps:
-            self.per_step = counted / steps
-        return counted
-
-    def _total_of_given(self, batch_size: int, steps: int, counted: float | None) -> float:
-        if counted is None or not steps:
-            return float(batch_size * steps)
-        if batch_size * (steps - 1) < counted <= batch_size * steps:
-            return counted
-        self.mismatch = (counted, steps)
-        return float(batch_size * steps)
+            self.per_step = examples / steps
+        return examples
 
 
 class FitMeter:
