@@ -163,12 +163,12 @@ class AutoResume(FitObserver):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Note when validation begins."""
         if self._fit is not None:
-            self._fit.begin_validation()
+            self._fit.schedule.begin_validation()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Note how long validation took."""
         if self._fit is not None:
-            self._fit.end_validation()
+            self._fit.schedule.end_validation()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Save the final state."""

@@ -74,10 +74,6 @@ class Checkpoint:
         return found
 
 
-def _anything(value: Any, where: str) -> Any:
-    return value
-
-
 def _array(value: Any, where: str) -> Any:
     if not isinstance(value, np.ndarray):
         raise MismatchError(where, "an array", value)
@@ -94,15 +90,15 @@ def _variable(value: Any, where: str) -> SavedVariable:
 _ROLES = ("weight", "optimizer", "metric", "step", "random")
 _VARIABLE = schema.record(SavedVariable, role=schema.one_of(*_ROLES), value=_array)
 _RANDOM = schema.optional(check_random_state)
-_STATES = schema.list_of(schema.row(schema.text, schema.mapping(_anything)))
+_STATES = schema.list_of(schema.row(schema.text, schema.mapping(schema.anything)))
 _CHECKPOINT = schema.record(
     Checkpoint,
     variables=schema.list_of(_variable),
     callbacks=_STATES,
     history=schema.fields(
-        {"epoch": schema.list_of(schema.integer()), "history": schema.mapping(schema.list_of(_anything))}
+        {"epoch": schema.list_of(schema.integer()), "history": schema.mapping(schema.list_of(schema.anything))}
     ),
-    place=schema.record(Place, iterator=_anything, random=_RANDOM, random_at_start=_RANDOM),
+    place=schema.record(Place, iterator=schema.anything, random=_RANDOM, random_at_start=_RANDOM),
     data=check_data_spec,
     data_state=_STATES,
     seed=schema.optional(schema.integer(maximum=2**31)),
@@ -228,7 +224,7 @@ def read(folder: Folder, name: str, *, values: bool = True) -> Checkpoint:
     with _opened(folder, name) as file:
         if not values:
             file.check()
-        found = schema.fields({"format": schema.integer(), "checkpoint": _anything})(file.content, "")
+        found = schema.fields({"format": schema.integer(), "checkpoint": schema.anything})(file.content, "")
         if found["format"] != FORMAT:
             raise CheckpointError(
                 f"{folder.path_of(name)} was written by another version of keras_tpu_ext: its format is "

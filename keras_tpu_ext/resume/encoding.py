@@ -79,15 +79,15 @@ class _Decoder:
         if kind in ("array", "scalar", "bytes"):
             return self._array(kind, value)
         if kind == "dict":
-            pairs = schema.list_of(schema.row(_as_it_is, _as_it_is))(value, "a dict")
+            pairs = schema.list_of(schema.row(schema.anything, schema.anything))(value, "a dict")
             _check_hashes([name for name, _ in pairs])
             return {self._hashable(name): self.decode(one) for name, one in pairs}
         if kind == "set":
-            values = schema.list_of(_as_it_is)(value, "a set")
+            values = schema.list_of(schema.anything)(value, "a set")
             _check_hashes(values)
             return {self._hashable(one) for one in values}
         if kind == "tuple":
-            return tuple([self.decode(one) for one in schema.list_of(_as_it_is)(value, "a tuple")])
+            return tuple([self.decode(one) for one in schema.list_of(schema.anything)(value, "a tuple")])
         raise MismatchError("a value", "one of the kinds of a checkpoint", encoded)
 
     def _array(self, kind: str, number: Any) -> Any:
@@ -118,10 +118,6 @@ def _check_hashes(keys: list[Any]) -> None:
         raise MismatchError("a key", "an integer of 64 bits", "a larger one")
     if sum(type(one) not in (int, str) for one in keys) > _MOST_KEYS:
         raise MismatchError("the keys", f"at most {_MOST_KEYS} that are no texts or integers", keys)
-
-
-def _as_it_is(value: Any, where: str) -> Any:
-    return value
 
 
 def is_array(content: Any) -> bool:

@@ -69,7 +69,7 @@ class ResumableFit:
         self._lock = FolderLock(folder.folder)
         self._saver = Saver(folder, self._lock)
         self._saver.wait_for_others()
-        self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
+        self.schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
         self._found: Found | None = None
         self._saved: Checkpoint | None = None
         self._data: _runtime.ResumablePasses
@@ -123,7 +123,7 @@ class ResumableFit:
                 self._accept(changes)
                 self._place = None if self.finished or changes else saved.place
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
-            stack.enter_context(self._schedule.interruption.heeding_signals())
+            stack.enter_context(self.schedule.interruption.heeding_signals())
             with self._telling_refusals():
                 yield
 
@@ -210,16 +210,8 @@ class ResumableFit:
             self._restore_history()
         self._is_first_batch = True
         self._data.begin_epoch(self._before_epoch + self._batch)
-        self._schedule.begin_epoch()
+        self.schedule.begin_epoch()
         self._save_if_due(is_epoch=not is_first, is_saved=is_saved)
-
-    def begin_validation(self) -> None:
-        """Note when Keras begins to validate."""
-        self._schedule.begin_validation()
-
-    def end_validation(self) -> None:
-        """Note how long validation took."""
-        self._schedule.end_validation()
 
     def before_batch(self, batch: int, batches: int | None) -> None:
         """Save if a save is due, before the execution that starts with a batch of the epoch."""
@@ -227,7 +219,7 @@ class ResumableFit:
         self._batch = batch
         self._data.note_trained(self._before_epoch + batch)
         is_last = batches is not None and batch + steps >= batches
-        self._schedule.begin_step(is_first=self._is_first_batch, is_last=is_last)
+        self.schedule.begin_step(is_first=self._is_first_batch, is_last=is_last)
         if not self._is_first_batch:
             self._save_if_due()
         self._is_first_batch = False
@@ -270,12 +262,12 @@ class ResumableFit:
         return {name: values[-1] for name, values in self._model.history.history.items() if values}
 
     def _save_if_due(self, *, is_epoch: bool = False, is_saved: bool = False) -> None:
-        why = self._schedule.leaves()
+        why = self.schedule.leaves()
         leaves = bool(why)
-        is_due = leaves or (not is_saved and self._schedule.is_due(is_epoch=is_epoch))
+        is_due = leaves or (not is_saved and self.schedule.is_due(is_epoch=is_epoch))
         if self._processes > 1:
             is_due = is_due and self._is_chief
-            leaves, is_due = self._schedule.agree(self._gather, leaves=leaves, is_due=is_due)
+            leaves, is_due = self.schedule.agree(self._gather, leaves=leaves, is_due=is_due)
         if not is_due:
             return
         place = self._data.place(at_once=leaves)
@@ -286,7 +278,7 @@ class ResumableFit:
             self._save(place)
         else:
             self._save_at_once(place)
-            self._schedule.interruption.is_heeded = True
+            self.schedule.interruption.is_heeded = True
             raise Left
 
     def _save_at_once(self, place: Place) -> None:
@@ -301,7 +293,7 @@ class ResumableFit:
     def _save(self, place: Place) -> None:
         """Begin to save."""
         self._finish_writing()  # the previous save, which may have failed
-        self._schedule.begin_save()
+        self.schedule.begin_save()
         try:
             # All processes must read.
             variables = _runtime.training_state.read(self._model, on_host=self._is_on_host)
@@ -320,7 +312,7 @@ class ResumableFit:
             self._saver.fail(error)
             return
         self._warn_of_what_is_lost()
-        self._schedule.end_save()
+        self.schedule.end_save()
 
     def _checkpoint(self, place: Place, variables: list[SavedVariable]) -> Checkpoint:
         history = self._model.history

@@ -50,7 +50,7 @@ _tensor = schema.fields(
 _ours = schema.fields(
     {
         "arrays": schema.list_of(schema.row(schema.text, schema.list_of(schema.integer()), schema.text)),
-        "content": lambda value, where: value,
+        "content": schema.anything,
     }
 )
 
@@ -93,7 +93,7 @@ class TensorFile:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise MismatchError("the length of its header", "no longer than the file", length)
-        header = schema.mapping(lambda value, where: value)(schema.parse_json(file.read(length)), "its header")
+        header = schema.mapping(schema.anything)(schema.parse_json(file.read(length)), "its header")
         metadata = schema.mapping(schema.text)(header.pop("__metadata__", None), "__metadata__")
         table = schema.mapping(_tensor)(header, "its header")
         text = metadata.get(_TEXT, "")
