@@ -9,11 +9,11 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext.callbacks._fit_observer import FitObserver, Looking
+from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
-from keras_tpu_ext.resume.leaving import SESSIONS, say
+from keras_tpu_ext.resume.leaving import SESSIONS
 from keras_tpu_ext.resume.resumable_fit import Left, ResumableFit
 from keras_tpu_ext.resume.saver import is_not_finite
 from keras_tpu_ext.resume.storage import folder_of
@@ -123,10 +123,11 @@ class AutoResume(FitObserver):
             deadline_s=self.deadline_s,
             margin=self.margin,
             restarts_epoch=self.on_changed_data == "restart_epoch",
-            say=_say,
         )
         try:
-            with _in_place(call, _BeforeOthers(fit), others, self), fit.around(call, model, others):
+            # The first must be called for a batch before the others, so that they have not been called for a batch
+            # that is not saved; this one for an epoch after them, so that what they set at its start is restored.
+            with call.calling([_BeforeOthers(fit, self.params), *others, self]), fit.around(call, model, others):
                 yield
         except Left:
             for callback in others:
@@ -176,36 +177,17 @@ class AutoResume(FitObserver):
             self._fit.end()
 
 
-class _BeforeOthers(Looking):
+class _BeforeOthers(FitObserver):
     """Stands before the other callbacks of a `fit`."""
 
-    def __init__(self, fit: ResumableFit) -> None:
+    def __init__(self, fit: ResumableFit, params: Any) -> None:
         super().__init__()
         self._fit = fit
+        self.set_params(params)  # those of a `CallbackList`; Keras sets them in lists that it makes
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Save if it is time."""
         self._fit.before_batch(batch, (self.params or {}).get("steps"))
-
-
-@contextlib.contextmanager
-def _in_place(call: _runtime.FitCall, before: _BeforeOthers, others: list[Any], resume: AutoResume) -> Iterator[None]:
-    """Put the callbacks of `fit` in the right order inside the block.
-
-    `before` must be called for a batch before the others, so that they have not been called for a batch that is not
-    saved; `resume` must be called for an epoch after them, so that what they set at its start is restored.
-    """
-    given = call.arguments.get("callbacks")
-    if not isinstance(given, _runtime.keras.callbacks.CallbackList):
-        call.arguments["callbacks"] = [before, *others, resume]
-        yield
-        return
-    before.set_params(getattr(given, "params", None))  # Keras does it for lists that it makes
-    was, given.callbacks = given.callbacks, [before, *others, resume]
-    try:
-        yield
-    finally:
-        given.callbacks = was
 
 
 def _refuse_others_like_it(others: list[Any]) -> None:
@@ -243,8 +225,3 @@ def _deadline(caller: str, deadline: Any) -> float | None:
         words = check.one_of(caller, "deadline_s", deadline, list(SESSIONS), example='"kaggle"')
         return SESSIONS[words]
     return check.optional(check.number, caller, "deadline_s", deadline, above=0, example=9 * 3600)
-
-
-def _say(text: str) -> None:
-    if _runtime.devices.is_chief():
-        say(text)

@@ -11,7 +11,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
 from keras_tpu_ext.callbacks._plots import AFTER_WARMUP, Plotted, plot_throughput
 from keras_tpu_ext.callbacks._rates import (
@@ -39,7 +39,7 @@ _UNCOUNTED = (
 )
 
 
-class Throughput(Looking, Plotted):
+class Throughput(FitObserver, Plotted):
     """Shows the batches and samples per second of a `fit`, and how much of its devices' peak they use.
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate over the
@@ -188,17 +188,19 @@ class Throughput(Looking, Plotted):
         """Reset: each `fit` may compile anew."""
         if self._is_beginning:
             raise ArgumentError(_TWICE)
-        self._end_last_fit()  # which may have been interrupted
         self._start_fit(self.model)
         self._fitting = self._is_beginning = True
         self._show_in_progress_bar()
         if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
             self._scalars = ScalarWriter(self._open_scalars, check.path(self.log_dir), every=self.window)
 
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+    def end_fit(self) -> None:
         """Stop measuring, and close the file for TensorBoard."""
         self._fitting = False
-        self._end_last_fit()
+        self._devices.stop()
+        if self._scalars is not None:
+            self._scalars.close()
+            self._scalars = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Reset the sums of the epoch."""
@@ -333,12 +335,6 @@ class Throughput(Looking, Plotted):
         began = self.clock()
         self._devices.count_flops(steps, read_examples)
         self._not_measured += self.clock() - began
-
-    def _end_last_fit(self) -> None:
-        self._devices.stop()
-        if self._scalars is not None:
-            self._scalars.close()
-            self._scalars = None
 
     def _warn(self) -> None:
         """Warn about each topic once in a `fit`."""

@@ -11,7 +11,7 @@ from typing import Literal
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.common.values import NotFinite, SavedVariable
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
 from keras_tpu_ext.callbacks.watch_report import Cause, WatchReport, explained, explained_without_record
 from keras_tpu_ext.checks import arguments as check
@@ -24,7 +24,7 @@ _NOT_RESTORED = (
 _LATE = 16  # ends of executions that may come in another order: on JAX Keras calls the hook in several threads
 
 
-class Watch(Looking):
+class Watch(FitObserver):
     """Tells the first loss or weight that is not finite, with layer and step, and spikes of the loss.
 
     The step of a model of this package, in a `strategy_scope()` or a `TPUModel`, records the first step whose loss is

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_tpu_ext import _runtime
@@ -20,6 +20,7 @@ from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, data_spec
 from keras_tpu_ext.resume.encoding import CannotWriteError
+from keras_tpu_ext.resume.leaving import say
 from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.lost_state import LostStateWarnings
 from keras_tpu_ext.resume.opening import (
@@ -50,7 +51,6 @@ class ResumableFit:
         deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
         margin: It stops before the deadline by this many times the seconds of a save and a step.
         restarts_epoch: Whether to begin the interrupted epoch anew if the data are others, or else to refuse them.
-        say: Prints a line.
     """
 
     def __init__(
@@ -61,11 +61,9 @@ class ResumableFit:
         deadline_s: float | None,
         margin: float,
         restarts_epoch: bool,
-        say: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._restarts_epoch = restarts_epoch
-        self._say = say
         self._lock = FolderLock(folder.folder)
         self._saver = Saver(folder, self._lock)
         self._saver.wait_for_others()
@@ -256,6 +254,10 @@ class ResumableFit:
             self._say(f"stopped, {why}, and could not save. {self._what_is_kept()}")
         else:
             self._say(f"stopped, {why}. Start the same program again to continue from here.")
+
+    def _say(self, text: str) -> None:
+        if self._is_chief:
+            say(text)
 
     def last_logs(self) -> dict[str, Any]:
         """Return the logs of the last epoch that has ended."""

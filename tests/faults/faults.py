@@ -797,9 +797,9 @@ _LOOP = (
     ),
     Fault(
         "callbacks-of-other-processes-stay-away",
-        "_runtime/training/process_group.py",
-        """patches.append((given, "a callback list's callbacks", lambda callbacks: remaining))""",
-        "given.callbacks = remaining",
+        "_runtime/training/fit_call.py",
+        "            with temporarily(given, callbacks=callbacks):\n                yield",
+        "            given.callbacks = callbacks\n            yield",
         _KERAS3,
         ("tests/_runtime/test_process_group.py",),
     ),

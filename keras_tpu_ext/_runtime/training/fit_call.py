@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext._runtime.compat import keras, tree
@@ -47,6 +50,17 @@ class FitCall:
         if isinstance(given, keras.callbacks.CallbackList):
             return list(given.callbacks)
         return [callback for callback in tree.flatten(given) if callback is not None]
+
+    @contextlib.contextmanager
+    def calling(self, callbacks: list[Callback]) -> Iterator[None]:
+        """Within the block, Keras calls these callbacks in place of those that were given."""
+        given = self.arguments.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            with temporarily(given, callbacks=callbacks):
+                yield
+        else:
+            self.arguments["callbacks"] = callbacks
+            yield
 
     def _refuse_class_weight_with_padding(self) -> None:
         if self.arguments.get("class_weight") is None:
