@@ -32,7 +32,7 @@ from keras_tpu_ext.resume.opening import (
     warn,
     where_it_goes_on,
 )
-from keras_tpu_ext.resume.saver import Saver, is_not_finite, on_host
+from keras_tpu_ext.resume.saver import Saver, copied_to_host, is_not_finite
 from keras_tpu_ext.resume.schedule import Schedule
 
 _MOST_THREADS = 64  # in which Keras on JAX may call hooks at once: its pool has at most 32
@@ -277,28 +277,24 @@ class ResumableFit:
             return
         self._why = (why or "as another process was asked to") if leaves else ""
         if not leaves:
-            self._save(place)
+            self._save(place, on_host=self._is_on_host)
         else:
             self._save_at_once(place)
             self.schedule.interruption.is_heeded = True
             raise Left
 
     def _save_at_once(self, place: Place) -> None:
-        """Save, and wait until it is written."""
-        was_on_host = self._is_on_host
-        self._save(place)
+        """Save, and wait until it is written: copies on the device would save no time."""
+        self._save(place, on_host=True)
         self._finish_writing()
-        if self._is_on_host and not was_on_host and self._processes == 1:  # there would be no later save
-            self._save(place)
-            self._finish_writing()
 
-    def _save(self, place: Place) -> None:
+    def _save(self, place: Place, *, on_host: bool) -> None:
         """Begin to save."""
         self._finish_writing()  # the previous save, which may have failed
         self.schedule.begin_save()
         try:
             # All processes must read.
-            variables = _runtime.training_state.read(self._model, on_host=self._is_on_host)
+            variables = _runtime.training_state.read(self._model, on_host=on_host)
         except Exception as error:
             if self._processes > 1:  # the others wait for this process
                 raise
@@ -309,7 +305,7 @@ class ResumableFit:
         _runtime.progress.finish_hooks()
         try:
             checkpoint = self._checkpoint(place, variables)
-            self._saver.begin(functools.partial(on_host, checkpoint))
+            self._saver.begin(functools.partial(copied_to_host, checkpoint))
         except Exception as error:
             self._saver.fail(error)
             return

@@ -101,7 +101,7 @@ class Saver:
         writing.set_exception(error.with_traceback(None))
 
 
-def on_host(checkpoint: Checkpoint) -> Checkpoint:
+def copied_to_host(checkpoint: Checkpoint) -> Checkpoint:
     """Copy the variables to the host, and release their copies on the device.
 
     Weights are looked at, too: a step can make them NaN, and only the loss of the next one shows it.

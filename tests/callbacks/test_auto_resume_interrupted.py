@@ -341,23 +341,17 @@ def test_after_a_save_that_failed_later_ones_copy_to_the_host(tmp_path, monkeypa
 
 
 @pytest.mark.runtimes("keras3_jax")
-def test_where_it_leaves_it_saves_again_from_the_host(tmp_path, monkeypatch, capsys):
-    write, ways, read = CheckpointFolder.write, [], _runtime.training_state.read
+def test_where_it_leaves_nothing_is_copied_on_the_device(tmp_path, monkeypatch):
+    """Its memory may be too small for the copies, and there is no later save."""
+    ways, read = [], _runtime.training_state.read
 
     def reading(made, *, on_host):
         ways.append(on_host)
         return read(made, on_host=on_host)
 
-    def fails_for_copies_on_the_device(*args):
-        if not ways[-1]:
-            raise RuntimeError("RESOURCE_EXHAUSTED")
-        return write(*args)
-
     monkeypatch.setattr(_runtime.training_state, "read", reading)
-    monkeypatch.setattr(CheckpointFolder, "write", fails_for_copies_on_the_device)
-    with pytest.warns(ResumeWarning, match="RESOURCE_EXHAUSTED"):
-        fit([Calling(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
-    assert "to continue from here" in capsys.readouterr().out
+    fit([Calling(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
+    assert ways == [True]
     assert resume_report(str(tmp_path)).newest.batches == 3
 
 
