@@ -17,8 +17,9 @@ from keras_tpu_ext._runtime.common.random_state import (
     state_of_generator,
 )
 from keras_tpu_ext.errors import CheckpointError
-from keras_tpu_ext.resume.encoding import CannotWriteError, encode, is_array
+from keras_tpu_ext.resume.encoding import encode, is_array
 from keras_tpu_ext.resume.fingerprint import CANNOT_BE_KEPT, NOT_KEPT, fingerprint
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 
 _FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
 # Attributes that Keras sets in a callback, which are not part of its state.

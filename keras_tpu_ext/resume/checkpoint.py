@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import tensor_file
 from keras_tpu_ext.resume.data_spec import DataSpec, check_data_spec
-from keras_tpu_ext.resume.encoding import CannotWriteError, Content, decode, encode
+from keras_tpu_ext.resume.encoding import Content, decode, encode
 from keras_tpu_ext.resume.storage import Folder, folder_of
 
 FORMAT = 2
@@ -202,10 +201,7 @@ def write(folder: Folder, name: str, checkpoint: Checkpoint) -> None:
     """
     arrays: list[np.ndarray] = []
     content = {"format": FORMAT, "checkpoint": encode(checkpoint.to_content(), arrays)}
-    try:
-        folder.write(name, lambda file: tensor_file.write(file, content, arrays))
-    except tensor_file.TooLargeError as error:
-        raise CannotWriteError(str(error)) from None
+    folder.write(name, lambda file: tensor_file.write(file, content, arrays))
 
 
 def read(folder: Folder, name: str, *, values: bool = True) -> Checkpoint:
@@ -239,17 +235,11 @@ def _opened(folder: Folder, name: str) -> Iterator[tensor_file.TensorFile]:
     path = folder.path_of(name)
     try:
         with folder.open(name) as file:
-            yield tensor_file.TensorFile(file, _size_of(file))
+            yield tensor_file.TensorFile(file)
     except MismatchError as error:
         raise DamagedError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
     except MemoryError as error:
         raise OSError(errno.ENOMEM, "there is not enough memory to read it", path) from error
-
-
-def _size_of(file: BinaryIO) -> int:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    return size
 
 
 def time_text(seconds: float) -> str:

@@ -14,15 +14,11 @@ import numpy as np
 from keras_tpu_ext.checks import schema
 from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.resume import tensor_file
-from keras_tpu_ext.resume.tensor_file import TensorFile
+from keras_tpu_ext.resume.tensor_file import CannotWriteError, TensorFile
 
 Content: TypeAlias = Any  # plain values
 _MOST_KEYS = 1000
 _LARGE = 2**256  # Python cannot compare larger integers with a float
-
-
-class CannotWriteError(TypeError):
-    """A checkpoint cannot hold an object."""
 
 
 def encode(content: Content, arrays: list[np.ndarray]) -> Any:

@@ -14,7 +14,8 @@ import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.random_state import is_generator, state_of_generator
-from keras_tpu_ext.resume.encoding import CannotWriteError, encode, is_array
+from keras_tpu_ext.resume.encoding import encode, is_array
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 
 # Bytes of an array; a larger one is recognized by a sample of its values.
 _LARGE = 2**24
@@ -57,8 +58,9 @@ def _inside(value: Any, here: str) -> Any:
 def _fingerprint_of(value: Any) -> tuple[Any, Any]:
     if type(value) is np.ndarray and is_array(value) and value.nbytes > _LARGE:
         return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
+    members: list[Any] = []
     try:
-        encoded, members = _encoded(value)
+        encoded = encode(value, members)
     except CANNOT_BE_KEPT:
         if type(value) in (list, tuple):
             return NOT_KEPT, [_fingerprint_of(one) for one in value]
@@ -91,11 +93,6 @@ class _Identity:
         return isinstance(other, _Identity) and value is not None and value is other._get()
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _encoded(value: Any) -> tuple[Any, list[Any]]:
-    members: list[Any] = []
-    return encode(value, members), members
 
 
 def _bytes(member: Any) -> Any:

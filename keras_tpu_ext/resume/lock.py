@@ -33,11 +33,6 @@ class Owner(NamedTuple):
     since: float  # when it began, in seconds since 1970
     token: str  # a random text
 
-    @classmethod
-    def here(cls) -> Owner:
-        """Return this process."""
-        return cls(socket.gethostname(), os.getpid(), time.time(), secrets.token_hex(8))
-
 
 _owner = schema.record(Owner)
 
@@ -64,7 +59,7 @@ class FolderLock:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._owner = Owner.here()
+        self._owner = Owner(socket.gethostname(), os.getpid(), time.time(), secrets.token_hex(8))
         self._file: int | None = None
         self._is_recorded = False  # whether the file names this process, in place of a lock
 

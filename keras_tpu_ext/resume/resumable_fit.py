@@ -19,7 +19,6 @@ from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, data_spec
-from keras_tpu_ext.resume.encoding import CannotWriteError
 from keras_tpu_ext.resume.leaving import say
 from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.lost_state import LostStateWarnings
@@ -34,6 +33,7 @@ from keras_tpu_ext.resume.opening import (
 )
 from keras_tpu_ext.resume.saver import Saver, copied_to_host, is_not_finite
 from keras_tpu_ext.resume.schedule import Schedule
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 
 _MOST_THREADS = 64  # in which Keras on JAX may call hooks at once: its pool has at most 32
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -55,8 +56,8 @@ _ours = schema.fields(
 )
 
 
-class TooLargeError(ValueError):
-    """A header would be larger than one may be."""
+class CannotWriteError(TypeError):
+    """A file cannot hold an object."""
 
 
 def is_storable(dtype: np.dtype) -> bool:
@@ -78,7 +79,9 @@ def write(file: BinaryIO, content: Any, arrays: Sequence[np.ndarray]) -> None:
     header = json.dumps({"__metadata__": {_TEXT: text, _DIGEST: _digest(text, table)}, **table}).encode()
     header += b" " * (-len(header) % 8)
     if len(header) > LARGEST_HEADER:
-        raise TooLargeError(f"its lists, texts and numbers take {len(header):,} bytes, more than {LARGEST_HEADER:,}")
+        raise CannotWriteError(
+            f"its lists, texts and numbers take {len(header):,} bytes, more than {LARGEST_HEADER:,}"
+        )
     file.write(len(header).to_bytes(8, "little"))
     file.write(header)
     for array in arrays:
@@ -88,8 +91,10 @@ def write(file: BinaryIO, content: Any, arrays: Sequence[np.ndarray]) -> None:
 class TensorFile:
     """A file of arrays, open for reading."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise MismatchError("the length of its header", "no longer than the file", length)

@@ -16,9 +16,9 @@ from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import checkpoint, storage
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.data_spec import DataSpec
-from keras_tpu_ext.resume.encoding import CannotWriteError
 from keras_tpu_ext.resume.report import resume_report
 from keras_tpu_ext.resume.saver import copied_to_host
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 from some_checkpoint import some_checkpoint
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
