@@ -16,6 +16,7 @@ from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.leaving import SESSIONS
 from keras_tpu_ext.resume.resumable_fit import Left, ResumableFit
 from keras_tpu_ext.resume.saver import is_not_finite
+from keras_tpu_ext.resume.schedule import Schedule
 from keras_tpu_ext.resume.storage import folder_of
 
 
@@ -119,9 +120,7 @@ class AutoResume(FitObserver):
         self.finished = False
         fit = self._fit = ResumableFit(
             CheckpointFolder(self._path, self.keep),
-            every_s=self.every_s,
-            deadline_s=self.deadline_s,
-            margin=self.margin,
+            Schedule(every_s=self.every_s, deadline_s=self.deadline_s, margin=self.margin),
             restarts_epoch=self.on_changed_data == "restart_epoch",
         )
         try:

@@ -47,27 +47,17 @@ class ResumableFit:
 
     Args:
         folder: Where the checkpoints are.
-        every_s: Seconds between saves.
-        deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
-        margin: It stops before the deadline by this many times the seconds of a save and a step.
+        schedule: When it saves, and when it stops early.
         restarts_epoch: Whether to begin the interrupted epoch anew if the data are others, or else to refuse them.
     """
 
-    def __init__(
-        self,
-        folder: CheckpointFolder,
-        *,
-        every_s: float,
-        deadline_s: float | None,
-        margin: float,
-        restarts_epoch: bool,
-    ) -> None:
+    def __init__(self, folder: CheckpointFolder, schedule: Schedule, *, restarts_epoch: bool) -> None:
         self._folder = folder
+        self.schedule = schedule
         self._restarts_epoch = restarts_epoch
         self._lock = FolderLock(folder.folder)
         self._saver = Saver(folder, self._lock)
         self._saver.wait_for_others()
-        self.schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
         self._found: Found | None = None
         self._saved: Checkpoint | None = None
         self._data: _runtime.ResumablePasses
@@ -264,9 +254,11 @@ class ResumableFit:
         return {name: values[-1] for name, values in self._model.history.history.items() if values}
 
     def _save_if_due(self, *, is_epoch: bool = False, is_saved: bool = False) -> None:
-        why = self.schedule.leaves()
+        writing = self._saver.seconds
+        why = self.schedule.leaves(writing)
         leaves = bool(why)
-        is_due = leaves or (not is_saved and self.schedule.is_due(is_epoch=is_epoch))
+        may_save = not (is_saved or self._saver.is_writing())
+        is_due = leaves or (may_save and self.schedule.is_due(writing, is_epoch=is_epoch))
         if self._processes > 1:
             is_due = is_due and self._is_chief
             leaves, is_due = self.schedule.agree(self._gather, leaves=leaves, is_due=is_due)

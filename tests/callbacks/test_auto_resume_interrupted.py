@@ -284,7 +284,7 @@ def test_after_a_sigterm_that_came_too_late_the_next_fit_leaves(tmp_path, capsys
 
 def test_why_it_has_left_is_what_was_when_it_decided(tmp_path, monkeypatch, capsys):
     reasons = iter(["4 s before the session ends"])
-    monkeypatch.setattr(Schedule, "leaves", lambda self: next(reasons, ""))
+    monkeypatch.setattr(Schedule, "leaves", lambda self, writing: next(reasons, ""))
     saving = kte.callbacks.AutoResume(tmp_path)
     fit([saving])
     assert not saving.finished
