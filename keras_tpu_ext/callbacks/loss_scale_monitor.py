@@ -88,7 +88,7 @@ class LossScaleMonitor(FitObserver):
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop watching for overflows."""
-        _runtime.watches.unwatch_overflow(self.model)
+        _runtime.watches.unwatch(self.model)
         self._read_overflows = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:

@@ -166,7 +166,7 @@ class Watch(FitObserver):
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop watching."""
-        _runtime.watches.unwatch_not_finite(self.model)
+        _runtime.watches.unwatch(self.model)
         self._fitted, self._read, self._saved = None, None, ()
 
     def _look(self, *, is_last: bool = False) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common import user_frame
-from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks.schema import plain
@@ -93,9 +92,7 @@ class ResumableFit:
             self._check_same_checkpoint()
             self._epochs = epochs = int(call.arguments.get("epochs", 1))
             first_epoch, seed = None, None
-            given = call.arguments.get("x")
-            given = given.dataset if isinstance(given, GivesPaddedBatches) else given
-            self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
+            self._datasets = [] if call.py_dataset is None else [call.py_dataset]
             saved, self._spec = self._saved, data_spec(call)
             if saved is not None:
                 check_framework(self._folder.path, saved)

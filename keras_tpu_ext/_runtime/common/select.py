@@ -43,12 +43,6 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
     return "keras3_tf" if backend == "tensorflow" else f"keras3_{backend}"
 
 
-@functools.cache
-def chosen() -> str:
-    """Return the name of the runtime of this process; see `choose`."""
-    return choose()
-
-
 def choose() -> str:
     """Return the name of the runtime for this process."""
     versions = find_versions()
@@ -64,6 +58,9 @@ def choose() -> str:
             + f"). {_CHOOSE_TENSORFLOW}"
         )
     return name
+
+
+chosen = functools.cache(choose)
 
 
 def load() -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
 from keras_tpu_ext._runtime.common.types import Callback, Model
-from keras_tpu_ext._runtime.compat import keras, tree
+from keras_tpu_ext._runtime.compat import PyDataset, keras, tree
 from keras_tpu_ext.errors import ArgumentError
 
 _CLASS_WEIGHT = (
@@ -50,6 +50,13 @@ class FitCall:
         if isinstance(given, keras.callbacks.CallbackList):
             return list(given.callbacks)
         return [callback for callback in tree.flatten(given) if callback is not None]
+
+    @property
+    def py_dataset(self) -> Any:
+        """The `PyDataset` of the user whose batches are read, also if they are padded; `None` for other data."""
+        data = self.arguments.get("x")
+        data = data.dataset if isinstance(data, GivesPaddedBatches) else data
+        return data if isinstance(data, PyDataset) else None
 
     @contextlib.contextmanager
     def calling(self, callbacks: list[Callback]) -> Iterator[None]:
