@@ -266,7 +266,7 @@ class ResumableFit:
             return
         self._why = (why or "as another process was asked to") if leaves else ""
         if not leaves:
-            self._save(place, on_host=self._is_on_host)
+            self._save(place)
         else:
             self._save_at_once(place)
             self.schedule.interruption.is_heeded = True
@@ -274,16 +274,16 @@ class ResumableFit:
 
     def _save_at_once(self, place: Place) -> None:
         """Save, and wait until it is written: copies on the device would save no time."""
-        self._save(place, on_host=True)
+        self._save(place, at_once=True)
         self._finish_writing()
 
-    def _save(self, place: Place, *, on_host: bool) -> None:
+    def _save(self, place: Place, *, at_once: bool = False) -> None:
         """Begin to save."""
         self._finish_writing()  # the previous save, which may have failed
         self.schedule.begin_save()
         try:
             # All processes must read.
-            variables = _runtime.training_state.read(self._model, on_host=on_host)
+            variables = _runtime.training_state.read(self._model, on_host=at_once or self._is_on_host)
         except Exception as error:
             if self._processes > 1:  # the others wait for this process
                 raise
