@@ -5,9 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import weakref
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,10 +36,10 @@ def fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
     inside = _inside(value, here)
     try:
         if inside is not None:
-            return NOT_KEPT, (_Identity(value), _fingerprint_of(inside))
+            return NOT_KEPT, (id(value), _fingerprint_of(inside))
         return _fingerprint_of(value)
     except RecursionError:  # such as of an object that holds itself
-        return NOT_KEPT, _Identity(value)
+        return NOT_KEPT, id(value)
 
 
 def _inside(value: Any, here: str) -> Any:
@@ -66,7 +64,7 @@ def _fingerprint_of(value: Any) -> tuple[Any, Any]:
             return NOT_KEPT, [_fingerprint_of(one) for one in value]
         if type(value) is dict:
             return NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in list(value.items())]
-        return NOT_KEPT, (_Identity(value), _of_variable(value))
+        return NOT_KEPT, (id(value), _of_variable(value))
     return json.dumps(encoded), [zlib.crc32(_bytes(member)) for member in members]
 
 
@@ -77,22 +75,6 @@ def _of_variable(value: Any) -> int | None:
     with contextlib.suppress(Exception):  # one for replicas gives no array
         return zlib.crc32(_bytes(np.asarray(value)))
     return None
-
-
-class _Identity:
-    """Equal to that of the same object, which it does not keep alive if possible."""
-
-    def __init__(self, value: Any) -> None:
-        try:
-            self._get: Callable[[], Any] = weakref.ref(value)
-        except TypeError:
-            self._get = lambda: value
-
-    def __eq__(self, other: object) -> bool:
-        value = self._get()
-        return isinstance(other, _Identity) and value is not None and value is other._get()
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _bytes(member: Any) -> Any:
