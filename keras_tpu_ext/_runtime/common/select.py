@@ -81,10 +81,6 @@ def _works() -> str:
     return f"This release of keras_tpu_ext works on {'; '.join(WORKING.values())}."
 
 
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
 def _backend_to_be() -> str:
     """Return the backend that Keras 3 has, or will take when it is imported, without asking Keras itself."""
     return os.environ.get("KERAS_BACKEND") or _backend_in_file() or "tensorflow"
@@ -111,7 +107,7 @@ def _keras3_backend(version: str | None) -> str | None:
         if error.name and error.name.split(".")[0] in ("tensorflow", "jax", "torch"):
             raise RuntimeNotSupportedError(
                 f"{_works()} Keras {version} is set to a backend whose framework, {error.name}, is not installed. "
-                + (_CHOOSE_TENSORFLOW if _is_installed("tensorflow") else _INSTALL_TENSORFLOW)
+                + (_CHOOSE_TENSORFLOW if importlib.util.find_spec("tensorflow") else _INSTALL_TENSORFLOW)
             ) from error
         raise
     return str(keras.backend.backend())
