@@ -126,7 +126,8 @@ class AutoResume(FitObserver):
         try:
             # The first must be called for a batch before the others, so that they have not been called for a batch
             # that is not saved; this one for an epoch after them, so that what they set at its start is restored.
-            with call.calling([_BeforeOthers(fit, self.params), *others, self]), fit.around(call, model, others):
+            before = _BeforeOthers(fit, getattr(self, "params", None))  # which Keras 2 sets late
+            with call.calling([before, *others, self]), fit.around(call, model, others):
                 yield
         except Left:
             for callback in others:
