@@ -60,7 +60,7 @@ def doctor(
     hardware, address = detect(environ, root), find_tpu("auto", environ, root)
     reached = "" if address is None else address.address
     framework = _runtime.message_terms.framework
-    policy, recommended = str(_runtime.policies.get_dtype_policy().name), recommended_policy(hardware)
+    policy, recommended = str(_runtime.keras.mixed_precision.global_policy().name), recommended_policy(hardware)
     found = list(checks.check_packages(versions))
     if reached:
         found += checks.check_tpu_framework(framework, versions, reached)

@@ -81,13 +81,14 @@ def check_policy(name: str) -> str:
             print(error)  # 'bf16' is no dtype policy. Write ...
         ```
     """
-    try:
-        _runtime.policies.parse_dtype_policy(name)
-    except (TypeError, ValueError) as error:
+    policy: Any = None
+    with contextlib.suppress(TypeError, ValueError):
+        policy = _runtime.keras.mixed_precision.Policy(name) if isinstance(name, str) else None
+    if policy is None or "float" not in (policy.compute_dtype or ""):  # no model can train in integers
         raise ArgumentError(
             f"{name!r} is no dtype policy. Write 'mixed_bfloat16' (TPUs, newer GPUs), 'mixed_float16' (older "
             "GPUs), 'float32', or 'auto'."
-        ) from error
+        )
     return name
 
 
@@ -116,12 +117,12 @@ def policy_scope(name: str) -> Iterator[str]:
         ```
     """
     policy = check_policy(recommended_policy() if name == "auto" else name)
-    before = _runtime.policies.get_dtype_policy()
-    _runtime.policies.set_dtype_policy(policy)
+    before = _runtime.keras.mixed_precision.global_policy()
+    _runtime.keras.mixed_precision.set_global_policy(policy)
     try:
         yield policy
     finally:
-        _runtime.policies.set_dtype_policy(before)
+        _runtime.keras.mixed_precision.set_global_policy(before)
 
 
 @dataclasses.dataclass(frozen=True)

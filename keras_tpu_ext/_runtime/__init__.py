@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from keras_tpu_ext._runtime import compat
 from keras_tpu_ext._runtime.common.select import load
 from keras_tpu_ext._runtime.training import models as models
-from keras_tpu_ext._runtime.training import policies as policies
 from keras_tpu_ext._runtime.training import progress as progress
 from keras_tpu_ext._runtime.training import watches as watches
 from keras_tpu_ext._runtime.training.fit_call import FitCall as FitCall

@@ -4,89 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
 
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimes, ThroughputRecord
 
 _MAX_RECORDS = 4096
-_DEFER_SECONDS = 0.2  # begins closer than this are processed together, in a fraction of the time
-_MAX_SPACING = 64  # windows between two readings
-
-
-class Execution(NamedTuple):
-    """One call of the train function."""
-
-    batch: int  # index in the epoch of its first batch
-    steps: int  # number of batches it ran
-    seconds: float  # seconds from its start to the next one's, or to its own end for the last of an epoch
-    ended: float  # clock time at which those seconds were over
-
-
-class EpochExecutions:
-    """Times the executions of one epoch from `on_train_batch_begin` and `on_train_batch_end`."""
-
-    # The batch index jumps by `steps_per_execution`, and the end hook names the last batch of a full execution even
-    # when data ran out before it (before Keras 3.11 its first batch: see `complete_last`). And if the length of the
-    # data is unknown, the epoch ends with a begin hook that gets no end hook: that one is not an execution. So an
-    # execution is returned only when two later ones have begun, and `finish` returns the rest.
-
-    def __init__(self) -> None:
-        self.started: float | None = None  # clock time of the first begin, or `None`
-        self.ended: float | None = None  # clock time of the last end, or `None`
-        self.last_batch = -1  # index of the last batch that an end hook named, or -1
-        self._begins: list[tuple[int, float]] = []
-
-    @property
-    def last_begin(self) -> int:
-        """Index of the first batch of the last execution that has ended, or -1."""
-        return max((batch for batch, _ in self._begins if batch <= self.last_batch), default=-1)
-
-    def begin(self, begins: Sequence[tuple[int, float]]) -> list[Execution]:
-        """Add begins of executions, each as its first batch and its time; return the executions now complete."""
-        if self.started is None and begins:
-            self.started = begins[0][1]
-        known = [*self._begins, *begins]
-        self._begins = known[-2:]
-        return _between(known[:-1])
-
-    def end(self, batch: int, now: float) -> None:
-        """Add the end of the execution whose last batch is `batch`."""
-        if batch > self.last_batch:  # on JAX the hooks may arrive out of order
-            self.last_batch, self.ended = batch, now
-
-    def complete_last(self, steps: int) -> None:
-        """Assume that the last execution had `steps` batches, because the end hook named its first batch."""
-        if self.last_batch >= 0:
-            later = [batch for batch, _ in self._begins if batch > self.last_batch]
-            self.last_batch = min([self.last_batch + steps, *later]) - 1
-
-    def finish(self) -> list[Execution]:
-        """Return the executions not returned yet, oldest first; the last is the last of the epoch."""
-        begins = [begin for begin in self._begins if begin[0] <= self.last_batch]
-        if not begins or self.ended is None:
-            return []
-        batch, begun = begins[-1]
-        last = Execution(batch, self.last_batch + 1 - batch, self.ended - begun, self.ended)
-        return [*_between(begins), last]
-
-
-def _between(begins: list[tuple[int, float]]) -> list[Execution]:
-    pairs = itertools.pairwise(begins)
-    return [Execution(batch, later - batch, ended - begun, ended) for (batch, begun), (later, ended) in pairs]
+_UPDATE_SECONDS = 0.2  # begins closer than this are processed together, in a fraction of the time
+_LAST_ENDS = 64  # that may come in another order: on JAX Keras calls the hook in up to 32 threads
+_Number = TypeVar("_Number", int, float)
 
 
 class ExampleCounter:
     """Counts examples: an estimate per step while an epoch runs, the exact number at its end.
 
-    Without a `batch_size` from the user it takes readings. If a custom `train_step` may not weight the loss tracker
-    by the batch size, a count of `untrusted_per_step`, one per step and replica, is no count of examples.
+    A `batch_size` from the user is taken at his word. Without one it takes readings; if a custom `train_step` may not
+    weight the loss tracker by the batch size, a count of `untrusted_per_step`, one per step and replica, is no count
+    of examples.
     """
 
     def __init__(self, batch_size: int | None, untrusted_per_step: int = 0) -> None:
         self.per_step: float | None = batch_size  # examples per step, or `None` while they are not known
-        # Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
-        self.mismatch: tuple[float, int] | None = None
         self.batch_size = batch_size
         self._untrusted_per_step = untrusted_per_step
         self.start_epoch()
@@ -96,7 +36,6 @@ class ExampleCounter:
         self._steps = 0
         self._examples = 0.0
         self._was_reset = False
-        self._sizes: list[float] = []  # examples per step, as the readings of this epoch show them
 
     def read(self, steps: int, examples: float | None) -> None:
         """Take a reading: `examples` after `steps` whole steps of this epoch."""
@@ -108,7 +47,6 @@ class ExampleCounter:
             self._was_reset = True  # something evaluated the model in the middle of the epoch
         elif not self._was_reset:
             self.per_step = (examples - self._examples) / (steps - self._steps)
-            self._sizes.append(self.per_step)
             self._steps, self._examples = steps, examples
 
     def estimate(self, steps: int) -> float | None:
@@ -119,36 +57,28 @@ class ExampleCounter:
 
     def total(self, steps: int, examples: float | None) -> float | None:
         """Return the examples in the epoch's `steps` steps; `examples` is the model's count, if it has one."""
-        counted = examples if examples is not None and examples > steps * self._untrusted_per_step else None
-        if self.batch_size is not None:
-            return self._total_of_given(self.batch_size, steps, counted)
-        if examples is None:
+        if examples is None or self.batch_size is not None:
             return self.estimate(steps)
-        self._was_reset = self._was_reset or (counted is not None and counted < self._least(steps))
-        if counted is None or self._was_reset:
+        is_count = examples > steps * self._untrusted_per_step
+        self._was_reset |= is_count and examples < self._examples
+        if not is_count or self._was_reset:
             return None
         if self.per_step is None and steps:
-            self.per_step = counted / steps
-        return counted
-
-    def _least(self, steps: int) -> float:
-        """Return the fewest examples of `steps` steps; a lower count was reset since the last reading."""
-        # If readings have repeatedly shown one size, only the last batch may be smaller.
-        if len(self._sizes) < 2 or min(self._sizes) < max(self._sizes):
-            return self._examples
-        return self._examples + self._sizes[-1] * max(steps - 1 - self._steps, 0)
-
-    def _total_of_given(self, batch_size: int, steps: int, counted: float | None) -> float:
-        if counted is None or not steps:
-            return float(batch_size * steps)
-        if batch_size * (steps - 1) < counted <= batch_size * steps:
-            return counted
-        self.mismatch = (counted, steps)
-        return float(batch_size * steps)
+            self.per_step = examples / steps
+        return examples
 
 
 class FitMeter:
-    """Measures one `fit`, which began at that clock time, from its hooks."""
+    """Measures one `fit`, which began at that clock time, from its hooks.
+
+    The hook before an execution appends to `batches` and `times`, and the one after it to `ends`; all else is done in
+    `update`, at `next_update` or at the execution `next_reading` of the epoch.
+    """
+
+    # The batch index jumps by `steps_per_execution`, and the end hook names the last batch of a full execution even
+    # when data ran out before it (before Keras 3.11 its first batch: see `complete_last`). And if the length of the
+    # data is unknown, the epoch ends with a begin hook that gets no end hook: that one is not an execution. So an
+    # execution is measured only when two later ones have begun, and `end_epoch` measures the rest.
 
     def __init__(
         self, *, window: int, warmup: int, batch_size: int | None, untrusted_per_step: int, began: float
@@ -157,74 +87,74 @@ class FitMeter:
         self.records: list[ThroughputRecord] = []
         self.epochs: list[EpochThroughput] = []
         self.step_times = StepTimes()
-        self.completed = 0
+        self.completed = 0  # executions
+        self.next_update = began
         self._updates, self._stride = 0, 1  # every `_stride`-th update of the rates is recorded
         self._window = window
         self._warmup = warmup
         self._began = began
-        self.begun = 0  # executions that have begun; after `flush` pending ones too
-        # Pending begins, each as its first batch and its time, and ends, each as its last batch and its time. The
-        # list objects never change: a hook only appends to them, which is cheapest.
-        self.begins: list[tuple[int, float]] = []
-        self.ends: list[tuple[int, float]] = []
-        # Until when, and up to how many, begins may be left pending.
-        self.defer_until, self.max_pending = began, 0
-        self._next_reading, self._spacing = 0, window
         self.begin_epoch(0)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Reset the sums of an epoch."""
+        """Begin anew what is of one epoch."""
         self._epoch = epoch
-        self.executions = EpochExecutions()
-        self.begins.clear()
-        self.ends.clear()
-        self.examples.start_epoch()
+        self.batches, self.times = array("i"), array("d")  # the first batch of each execution, and when it began
+        self.ends: deque[tuple[int, float]] = deque(maxlen=_LAST_ENDS)  # the last batch of executions, and when
+        self._measured = 0  # executions
         self._first_of_epoch = len(self.step_times)
+        self.examples.start_epoch()
         self._examples_left_out: float | None = 0.0
         self._reading: tuple[int, float | None, bool] | None = None
+        # Reading may take as long as a short step. When is decided by counting: if several processes train together,
+        # all read.
+        self.next_reading, self._spacing = max(self._warmup - self.completed, 0), self._window
 
-    def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> None:
-        """Add the begin of an execution, process what is pending, and call `read_examples` if a reading is due."""
-        self.begins.append((batch, now))
-        self.flush()
-        # It may take as long as a short step, so it is done less and less often while batches keep their size. When
-        # is decided by counting: if several processes train together, all read.
-        after_warmup = self.begun - 1 - self._warmup
-        if after_warmup >= self._next_reading:
+    @property
+    def last_batch(self) -> int:
+        """Index of the last batch that an end hook named, or -1."""
+        return max(self.ends, default=(-1, 0.0))[0]
+
+    @property
+    def last_begin(self) -> int:
+        """Index of the first batch of the last execution that has ended, or -1."""
+        count = self._ended()
+        return self.batches[count - 1] if count else -1
+
+    def complete_last(self, steps: int) -> None:
+        """Assume that the last execution had `steps` batches, because the end hook named its first batch."""
+        if self.ends:
+            last, ended = max(self.ends)
+            later = [batch for batch in self.batches if batch > last]
+            self.ends.append((min([last + steps, *later]) - 1, ended))
+
+    def update(self, read_examples: Callable[[], float | None]) -> None:
+        """Measure the executions that are complete, and call `read_examples` if a reading is due."""
+        self.next_update = self.times[-1] + _UPDATE_SECONDS
+        self._measure(len(self.times) - 2)
+        self._accept_reading()
+        index, batch = len(self.times) - 1, self.batches[-1]
+        if index >= self.next_reading:
+            ends_warmup = self.completed - self._measured + index == self._warmup
             if batch:
                 examples = read_examples() if self.examples.batch_size is None else None
-                self._reading = (batch, examples, after_warmup == 0)
-            self._next_reading = after_warmup + self._spacing
-        self.defer_until, self.max_pending = now + _DEFER_SECONDS, self._warmup + self._next_reading - self.begun
-
-    def flush(self) -> None:
-        """Process pending begins and ends."""
-        count = len(self.ends)  # Keras on JAX may append another one in the meantime, in another thread
-        if count:
-            self.executions.end(*max(self.ends[:count]))
-            del self.ends[:count]
-        if self.begins:
-            self._measure(self.executions.begin(self.begins))
-            self._accept_reading()
-            self.begun += len(self.begins)
-            self.begins.clear()
+                self._reading = (batch, examples, ends_warmup)
+            self.next_reading = index + self._spacing
+            self._spacing *= 1 if ends_warmup else 2
 
     def end_epoch(self, steps: int, examples: float | None) -> tuple[float, float | None]:
         """Close an epoch and return its batches and samples per second."""
-        self.flush()
-        if self._reading and self._reading[0] <= self.executions.last_batch:
+        self._measure(len(self.times) - 2)
+        if self._reading and self._reading[0] <= self.last_batch:
             self._accept_reading()
-        total = self.examples.total(steps, examples)
-        rest = self.executions.finish()
-        leave_out_last = bool(rest and self._warmup and not self.epochs)
-        if leave_out_last:
-            total = self.examples.estimate(rest.pop().batch)
-        elif rest:
-            rest[-1] = rest[-1]._replace(steps=steps - rest[-1].batch)
-        for execution in rest:
-            self._measure([execution])
-        self.completed += leave_out_last
-        self.begun = self.completed  # a begin without an end was not an execution
+        total, count = self.examples.total(steps, examples), self._ended()
+        leaves_out_last = bool(count and self._warmup and not self.epochs)
+        if leaves_out_last:
+            total = self.examples.estimate(self.batches[count - 1])
+        if count:
+            self.batches[count:], self.times[count:] = array("i", [steps]), array("d", [max(self.ends)[1]])
+        for number in range(self._measured, count - leaves_out_last):
+            self._measure(number + 1)
+        self.completed += leaves_out_last
         return self._close_epoch(total)
 
     def rates(self) -> tuple[float | None, float | None]:
@@ -233,31 +163,36 @@ class FitMeter:
         batches, per_step = self.step_times.rate(first), self.examples.per_step
         return batches, None if batches is None or per_step is None else batches * per_step
 
+    def _ended(self) -> int:
+        """Return the number of executions of this epoch that have ended."""
+        last = self.last_batch
+        return next((i + 1 for i in reversed(range(len(self.batches))) if self.batches[i] <= last), 0)
+
     def _accept_reading(self) -> None:
         """Use a reading once a later hook shows that it was not made at a begin without an end."""
         if self._reading is None:
             return
         batch, examples, ends_warmup = self._reading
         self._reading = None
-        before = self.examples.per_step
         self.examples.read(batch, examples)
         if ends_warmup:
             self._examples_left_out = self.examples.estimate(batch)
-        else:
-            is_steady = self.examples.per_step == before
-            self._spacing = min(2 * self._spacing, _MAX_SPACING * self._window) if is_steady else self._window
 
-    def _measure(self, executions: list[Execution]) -> None:
-        """Add executions to the sums, and record the rates after the last of them."""
-        counted = executions[max(self._warmup - self.completed, 0) :]
-        self.completed += len(executions)
-        if not counted:
+    def _measure(self, count: int) -> None:
+        """Add the first `count` executions of the epoch to the sums, and record the rates after the last of them."""
+        if count <= self._measured:
             return
-        self.step_times.add([one.steps for one in counted], [one.seconds for one in counted])
+        first = self._measured + max(self._warmup - self.completed, 0)
+        self.completed += count - self._measured
+        self._measured = count
+        if first >= count:
+            return
+        begins = slice(first, count + 1)
+        self.step_times.add(_differences(self.batches[begins]), _differences(self.times[begins]))
         batches, samples = self.rates()
         if batches is not None:
-            seconds = counted[-1].ended - self._began
-            self._record(ThroughputRecord(self._epoch, counted[-1].batch, seconds, batches, samples))
+            seconds = self.times[count] - self._began
+            self._record(ThroughputRecord(self._epoch, self.batches[count - 1], seconds, batches, samples))
 
     def _record(self, record: ThroughputRecord) -> None:
         """Record all updates until there are too many, then every second, every fourth, and so on."""
@@ -274,9 +209,12 @@ class FitMeter:
         samples = None if self.examples.per_step is None else math.nan
         if seconds > 0 and total is not None and self._examples_left_out is not None:
             samples = (total - self._examples_left_out) / seconds
-        started, ended = self.executions.started, self.executions.ended
-        if started is not None and ended is not None:
+        if self.times and self.ends:
             percentiles = self.step_times.percentiles(self._first_of_epoch) or ()
-            span = started - self._began, ended - self._began
+            span = self.times[0] - self._began, max(self.ends)[1] - self._began
             self.epochs.append(EpochThroughput(self._epoch, *span, batches, samples, *percentiles))
         return batches, samples
+
+
+def _differences(values: array[_Number]) -> list[_Number]:
+    return [after - before for before, after in itertools.pairwise(values)]

@@ -37,11 +37,12 @@ def nothing_yet(call: str, *, needs: str = "") -> NothingMeasuredError:
     )
 
 
-class Looking(_runtime.keras.callbacks.Callback):
-    """The base of callbacks whose hooks of batches only look, and do not mind executions of several batches.
+class FitObserver(_runtime.keras.callbacks.Callback):
+    """The base of callbacks that are told when a `fit` begins and ends, and whose hooks of batches only look.
 
     Keras on JAX goes on dispatching beside them, and calls the hook after a batch in another thread. There they must
-    not touch the model, whose arrays the next execution consumes; anywhere, `self.model` copies the state back.
+    not touch the model, whose arrays the next execution consumes; anywhere, `self.model` copies the state back. They
+    do not mind executions of several batches.
     """
 
     async_safe = True
@@ -50,18 +51,18 @@ class Looking(_runtime.keras.callbacks.Callback):
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
         self.clock = check.function(type(self).__name__, "clock", clock, what="seconds", example="time.perf_counter")
-
-
-class FitObserver(Looking):
-    """The base of callbacks that are told when a `fit` begins and ends."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__(clock)
         _runtime.progress.watch_fits(_observe)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         _runtime.progress.watch_fits(_observe)  # a copy may be in another process
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what `AutoResume` saves, which is nothing: what was measured is of one process."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
 
     def begin_fit(self, callbacks: list[Any], began: float) -> None:
         """Note all callbacks of a `fit`, before any is called, and when it came to its first line, by `clock`."""

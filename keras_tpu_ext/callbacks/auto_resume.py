@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext.callbacks._fit_observer import Looking
+from keras_tpu_ext.callbacks._fit_observer import FitObserver
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
-from keras_tpu_ext.resume.leaving import SESSIONS, say
+from keras_tpu_ext.resume.leaving import SESSIONS
 from keras_tpu_ext.resume.resumable_fit import Left, ResumableFit
 from keras_tpu_ext.resume.saver import is_not_finite
+from keras_tpu_ext.resume.schedule import Schedule
 from keras_tpu_ext.resume.storage import folder_of
 
 
-class AutoResume(Looking):
+class AutoResume(FitObserver):
     """Saves the state of a training, so that the same program, started again, resumes where it stopped.
 
     Training ends as if it had never been interrupted: with the same weights, history and callback decisions, from the
@@ -120,14 +120,14 @@ class AutoResume(Looking):
         self.finished = False
         fit = self._fit = ResumableFit(
             CheckpointFolder(self._path, self.keep),
-            every_s=self.every_s,
-            deadline_s=self.deadline_s,
-            margin=self.margin,
+            Schedule(every_s=self.every_s, deadline_s=self.deadline_s, margin=self.margin),
             restarts_epoch=self.on_changed_data == "restart_epoch",
-            say=_say,
         )
         try:
-            with _in_place(call, _BeforeOthers(fit), others, self), fit.around(call, model, others):
+            # The first must be called for a batch before the others, so that they have not been called for a batch
+            # that is not saved; this one for an epoch after them, so that what they set at its start is restored.
+            before = _BeforeOthers(fit, getattr(self, "params", None))  # which Keras 2 sets late
+            with call.calling([before, *others, self]), fit.around(call, model, others):
                 yield
         except Left:
             for callback in others:
@@ -164,12 +164,12 @@ class AutoResume(Looking):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Note when validation begins."""
         if self._fit is not None:
-            self._fit.begin_validation()
+            self._fit.schedule.begin_validation()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Note how long validation took."""
         if self._fit is not None:
-            self._fit.end_validation()
+            self._fit.schedule.end_validation()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Save the final state."""
@@ -177,40 +177,17 @@ class AutoResume(Looking):
             self._fit.end()
 
 
-class _BeforeOthers(Looking):
+class _BeforeOthers(FitObserver):
     """Stands before the other callbacks of a `fit`."""
 
-    def __init__(self, fit: ResumableFit) -> None:
+    def __init__(self, fit: ResumableFit, params: Any) -> None:
         super().__init__()
         self._fit = fit
+        self.set_params(params)  # those of a `CallbackList`; Keras sets them in lists that it makes
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Save if it is time."""
         self._fit.before_batch(batch, (self.params or {}).get("steps"))
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note that the other callbacks are called next."""
-        self._fit.hear_of_end(sys._getframe(1))
-
-
-@contextlib.contextmanager
-def _in_place(call: _runtime.FitCall, before: _BeforeOthers, others: list[Any], resume: AutoResume) -> Iterator[None]:
-    """Put the callbacks of `fit` in the right order inside the block.
-
-    `before` must be called for a batch before the others, so that they have not been called for a batch that is not
-    saved; `resume` must be called for an epoch after them, so that what they set at its start is restored.
-    """
-    given = call.arguments.get("callbacks")
-    if not isinstance(given, _runtime.keras.callbacks.CallbackList):
-        call.arguments["callbacks"] = [before, *others, resume]
-        yield
-        return
-    before.set_params(getattr(given, "params", None))  # Keras does it for lists that it makes
-    was, given.callbacks = given.callbacks, [before, *others, resume]
-    try:
-        yield
-    finally:
-        given.callbacks = was
 
 
 def _refuse_others_like_it(others: list[Any]) -> None:
@@ -248,8 +225,3 @@ def _deadline(caller: str, deadline: Any) -> float | None:
         words = check.one_of(caller, "deadline_s", deadline, list(SESSIONS), example='"kaggle"')
         return SESSIONS[words]
     return check.optional(check.number, caller, "deadline_s", deadline, above=0, example=9 * 3600)
-
-
-def _say(text: str) -> None:
-    if _runtime.devices.is_chief():
-        say(text)

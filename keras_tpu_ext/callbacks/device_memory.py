@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks._plots import Plotted, plot_memory
 from keras_tpu_ext.callbacks.device_memory_report import READINGS, DeviceMemoryReport, Growth
 from keras_tpu_ext.checks import arguments as check
@@ -28,7 +28,7 @@ _LEAK = (
 )
 
 
-class DeviceMemory(Looking, Plotted):
+class DeviceMemory(FitObserver, Plotted):
     """Shows how much memory of the devices is in use, and tells which arrays grow without end.
 
     Puts `device_memory/in_use_gib` into `logs`, and `device_memory/peak_gib` and `device_memory/limit_gib` where they

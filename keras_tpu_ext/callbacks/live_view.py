@@ -87,13 +87,6 @@ class LiveView(FitObserver):
             self._screen.close()
             self._screen = None
 
-    def get_state(self) -> dict[str, Any]:
-        """Return what `AutoResume` saves, which is nothing: what was shown is on the screen."""
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on."""
-
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begin a table."""
         self._screen = screen() if _runtime.devices.is_chief() else None

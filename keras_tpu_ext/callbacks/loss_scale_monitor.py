@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.values import Overflow
-from keras_tpu_ext.callbacks._fit_observer import Looking, say, warn
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, say, warn
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.output.display import counted, variables_text
 
@@ -19,7 +19,7 @@ _UNSCALED = (
 )
 
 
-class LossScaleMonitor(Looking):
+class LossScaleMonitor(FitObserver):
     """Shows the loss scale and the steps it skipped, and names the variable and replica that overflowed.
 
     Puts `loss_scale/value` (what the next loss is multiplied by) and `loss_scale/skipped_steps` (since `compile`)
@@ -88,7 +88,7 @@ class LossScaleMonitor(Looking):
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop watching for overflows."""
-        _runtime.watches.unwatch_overflow(self.model)
+        _runtime.watches.unwatch(self.model)
         self._read_overflows = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:

@@ -234,7 +234,6 @@ class Recompilations(FitObserver):
         for found in untold:
             text = f"Recompilations: {self._known(*found)}"
             if self.on_recompile == "raise":
-                self.end_fit()
                 raise RecompilationError(text)
             self._told += 1
             if self._told <= _MOST_WARNINGS:

@@ -11,7 +11,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
 from keras_tpu_ext.callbacks._plots import AFTER_WARMUP, Plotted, plot_throughput
 from keras_tpu_ext.callbacks._rates import (
@@ -37,15 +37,9 @@ _UNCOUNTED = (
     "loss tracker (or has one example per step and replica, which looks the same), so examples cannot be "
     "counted. Write: Throughput(batch_size=<examples per step over all replicas>)"
 )
-_MISMATCH = (
-    "Throughput(batch_size={batch_size}) does not fit: the model counted {examples:.0f} examples in an epoch of "
-    "{steps} steps, {per_step:.6g} per step. The rates shown use {batch_size}. batch_size is the number of examples "
-    "per step over all replicas. Write: Throughput() to have them counted, and put it before any callback that "
-    "evaluates the model"
-)
 
 
-class Throughput(Looking, Plotted):
+class Throughput(FitObserver, Plotted):
     """Shows the batches and samples per second of a `fit`, and how much of its devices' peak they use.
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate over the
@@ -177,13 +171,12 @@ class Throughput(Looking, Plotted):
         return found
 
     def _figure(self) -> Any:
-        """Draw the rates of the last `fit` over time, with the MFU, or the rate of a device, on the right axis."""
+        """Draw the rates of the last `fit` over time."""
         return plot_throughput(
             self.records,
             self.epoch_records,
             window=self.window,
             step_times=self._meter.step_times.percentiles(),
-            second_axis=self._devices.second_axis(),
         )
 
     def set_params(self, params: dict[str, object]) -> None:
@@ -195,17 +188,19 @@ class Throughput(Looking, Plotted):
         """Reset: each `fit` may compile anew."""
         if self._is_beginning:
             raise ArgumentError(_TWICE)
-        self._end_last_fit()  # which may have been interrupted
         self._start_fit(self.model)
         self._fitting = self._is_beginning = True
         self._show_in_progress_bar()
         if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
             self._scalars = ScalarWriter(self._open_scalars, check.path(self.log_dir), every=self.window)
 
-    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+    def end_fit(self) -> None:
         """Stop measuring, and close the file for TensorBoard."""
         self._fitting = False
-        self._end_last_fit()
+        self._devices.stop()
+        if self._scalars is not None:
+            self._scalars.close()
+            self._scalars = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Reset the sums of the epoch."""
@@ -222,10 +217,10 @@ class Throughput(Looking, Plotted):
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Take the time; process pending times if there are enough of them."""
         now, meter = self.clock() - self._not_measured, self._meter
-        if now < meter.defer_until and len(meter.begins) < meter.max_pending:
-            meter.begins.append((batch, now))
-        else:
-            self._begin(batch, now)
+        meter.batches.append(batch)
+        meter.times.append(now)
+        if now >= meter.next_update or len(meter.times) > meter.next_reading:
+            self._update()
         if self._scalars is not None:
             self._scalars.begin_execution(self._first_step + batch, self._rolling_logs)
 
@@ -238,17 +233,15 @@ class Throughput(Looking, Plotted):
     def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
         """Read the count of examples before validation resets it."""
         if self._fitting:
-            self._meter.flush()
             # Not by ends of executions: on JAX the last one may be reported after this.
-            self._examples_at_test = (self._meter.begun, self._read_examples())
+            self._examples_at_test = (len(self._meter.times), self._read_examples())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
-        self._meter.flush()
         if not _runtime.progress.end_names_last_batch():
-            self._meter.executions.complete_last(self.model.steps_per_execution)
+            self._meter.complete_last(self.model.steps_per_execution)
         steps = self._steps_of_epoch()
-        if self._examples_at_test and self._examples_at_test[0] == self._meter.begun:
+        if self._examples_at_test and self._examples_at_test[0] == len(self._meter.times):
             examples = self._examples_at_test[1]
         else:
             examples = self._read_examples()
@@ -276,15 +269,15 @@ class Throughput(Looking, Plotted):
                 names[BATCHES_PER_SEC] = "batches/s"
         _runtime.progress.show_in_progress_bar(names)
 
-    def _begin(self, batch: int, now: float) -> None:
+    def _update(self) -> None:
         """Process pending times, and update the rolling rates."""
         meter, devices = self._meter, self._devices
         if devices.needs_flops:
-            self._count_flops(batch, self._read_examples)
-            now = self.clock() - self._not_measured
-        meter.begin(batch, now, self._read_examples)
+            self._count_flops(meter.batches[-1], self._read_examples)
+            meter.times[-1] = self.clock() - self._not_measured
+        meter.update(self._read_examples)
         if devices.needs_flops:
-            meter.max_pending = 0
+            meter.next_update = 0.0
         self._rolling = self._rolling_logs()
 
     def _rolling_logs(self) -> dict[str, float]:
@@ -328,7 +321,7 @@ class Throughput(Looking, Plotted):
         The optimizer's count is used if it fits the batch index, and so is the number of steps that Keras announced.
         The former leaves out steps that loss scaling skipped, so the larger one is right.
         """
-        last, most = self._meter.executions.last_begin, self._meter.executions.last_batch + 1
+        last, most = self._meter.last_begin, self._meter.last_batch + 1
         if most - last <= 1:
             return most
         announced = (self.params or {}).get("steps")
@@ -343,22 +336,11 @@ class Throughput(Looking, Plotted):
         self._devices.count_flops(steps, read_examples)
         self._not_measured += self.clock() - began
 
-    def _end_last_fit(self) -> None:
-        self._devices.stop()
-        if self._scalars is not None:
-            self._scalars.close()
-            self._scalars = None
-
     def _warn(self) -> None:
         """Warn about each topic once in a `fit`."""
         counter = self._meter.examples
         found = dict(self._devices.warnings)
-        if counter.mismatch is not None:
-            examples, steps = counter.mismatch
-            found["examples"] = _MISMATCH.format(
-                batch_size=self.batch_size, examples=examples, steps=steps, per_step=examples / steps
-            )
-        elif counter.per_step is None and self._meter.completed:
+        if counter.per_step is None and self._meter.completed:
             found["examples"] = _UNCOUNTED
             self._show_in_progress_bar(batches=True)
         for topic in found.keys() - self._warned:

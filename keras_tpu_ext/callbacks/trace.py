@@ -7,7 +7,7 @@ import socket
 import tempfile
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
@@ -75,8 +75,6 @@ class Trace(FitObserver):
         ```
     """
 
-    _profiling: ClassVar[Trace | None] = None  # whose profiler is running
-
     def __init__(self, *, steps: tuple[int, int] = (10, 20), directory: str | PathLike[str] | None = None) -> None:
         super().__init__()
         self.steps = _checked(steps)
@@ -86,6 +84,7 @@ class Trace(FitObserver):
         self._report: TraceReport | None = None
         self._interception: Interception | None = None
         self._fitted: Any = None  # the model that is in `fit`
+        self._is_profiling = False
         self._folder = ""
         self._done = self._began = 0  # steps of this fit, and those before the first traced one
 
@@ -118,7 +117,7 @@ class Trace(FitObserver):
         """Warn if the epoch was too short."""
         if self._fitted is None:
             return
-        if Trace._profiling is self:
+        if self._is_profiling:
             self._read()
         warn(self._too_short())
         self.end_fit()
@@ -127,20 +126,15 @@ class Trace(FitObserver):
         """Run an execution; start the profiler before the first one to trace, and stop it after the last."""
         of_epoch = (self.params or {}).get("steps")
         steps = execution.steps if of_epoch is None else min(execution.steps, of_epoch - self._done)
-        traces, (first, after) = Trace._profiling is self, self.steps
-        try:
-            with _runtime.probes.profiled_step(_STEP, self._done):
-                result = execution.run()
-                self._done += steps
-                starts = not traces and self._done + steps > first and self._done != of_epoch
-                if starts or self._done >= after or self._done == of_epoch:
-                    execution.wait_for(result)
-            if starts:
-                self._start()
-        except BaseException as error:
-            if not execution.is_end_of_data(error):
-                self.end_fit()
-            raise
+        traces, (first, after) = self._is_profiling, self.steps
+        with _runtime.probes.profiled_step(_STEP, self._done):
+            result = execution.run()
+            self._done += steps
+            starts = not traces and self._done + steps > first and self._done != of_epoch
+            if starts or self._done >= after or self._done == of_epoch:
+                execution.wait_for(result)
+        if starts:
+            self._start()
         if traces and self._done >= after:
             self._read()
             self.end_fit()
@@ -152,11 +146,9 @@ class Trace(FitObserver):
         try:
             _runtime.probes.start_profiler(self._folder)
         except RuntimeError as error:
-            if Trace._profiling is not None:
-                Trace._profiling.end_fit()
             first, after = self.steps
             raise ArgumentError(_RUNNING.format(after, 2 * after - first)) from error
-        Trace._profiling = self
+        self._is_profiling = True
         self._began = self._done
         with _runtime.probes.profiled_step(_STEP, self._done):
             pass  # marks the time
@@ -186,8 +178,8 @@ class Trace(FitObserver):
             say(self, f"Trace: {self._report}")
 
     def _stop(self) -> None:
-        if Trace._profiling is self:
-            Trace._profiling = None
+        if self._is_profiling:
+            self._is_profiling = False
             _runtime.probes.stop_profiler()
 
     def end_fit(self) -> None:

@@ -6,12 +6,12 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.common.values import NotFinite, SavedVariable
-from keras_tpu_ext.callbacks._fit_observer import Looking, nothing_yet, warn
+from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks._spikes import Spike, SpikeFinder
 from keras_tpu_ext.callbacks.watch_report import Cause, WatchReport, explained, explained_without_record
 from keras_tpu_ext.checks import arguments as check
@@ -24,7 +24,7 @@ _NOT_RESTORED = (
 _LATE = 16  # ends of executions that may come in another order: on JAX Keras calls the hook in several threads
 
 
-class Watch(Looking):
+class Watch(FitObserver):
     """Tells the first loss or weight that is not finite, with layer and step, and spikes of the loss.
 
     The step of a model of this package, in a `strategy_scope()` or a `TPUModel`, records the first step whose loss is
@@ -129,13 +129,6 @@ class Watch(Looking):
         found = self._found or WatchReport(steps)
         return dataclasses.replace(found, steps=steps, spikes=tuple(self._spikes))
 
-    def get_state(self) -> dict[str, Any]:
-        """Return what `AutoResume` saves, which is nothing: each `fit` counts its steps from 0."""
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on."""
-
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Start watching."""
         self._start_fit(self.model)
@@ -173,7 +166,7 @@ class Watch(Looking):
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop watching."""
-        _runtime.watches.unwatch_not_finite(self.model)
+        _runtime.watches.unwatch(self.model)
         self._fitted, self._read, self._saved = None, None, ()
 
     def _look(self, *, is_last: bool = False) -> None:

@@ -8,7 +8,8 @@ from typing import Literal
 
 from keras_tpu_ext._runtime.common.values import FirstCall, NotFinite
 from keras_tpu_ext.callbacks._spikes import Spike
-from keras_tpu_ext.output.display import HtmlText, variables_text, wrap
+from keras_tpu_ext.output.display import variables_text, wrap
+from keras_tpu_ext.output.report import Report
 
 Cause = Literal["", "batch", "gradients", "layer", "loss", "update", "weights", "unknown"]
 # The largest numbers of formats with few exponent or significand bits: (2 - 2**-significand) * 2**exponent.
@@ -16,7 +17,7 @@ _LARGEST = {"float16": (2 - 2**-10) * 2.0**15, "bfloat16": (2 - 2**-7) * 2.0**12
 
 
 @dataclasses.dataclass(frozen=True)
-class WatchReport(HtmlText):
+class WatchReport(Report):
     """The first loss or weight of a `fit` that was not finite, where it came from, and the spikes of the loss.
 
     Steps and batches are counted from 0, as in `on_train_batch_begin`.
@@ -59,10 +60,6 @@ class WatchReport(HtmlText):
     def ok(self) -> bool:
         """Whether losses and weights were finite."""
         return not self.cause
-
-    def to_dict(self) -> dict[str, object]:
-        """Return everything as plain values, for JSON."""
-        return {"ok": self.ok, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
         lines = [self.text or f"all losses and weights were finite in {self.steps} steps", *map(str, self.spikes)]

@@ -73,6 +73,11 @@ def number(value: Any, where: str) -> float:
     return float(value)
 
 
+def anything(value: Any, where: str) -> Any:
+    """Take a value as it is."""
+    return value
+
+
 def _of_type(kind: type, needed: str) -> Check:
     def check(value: Any, where: str) -> Any:
         if type(value) is not kind:

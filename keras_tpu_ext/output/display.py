@@ -37,10 +37,15 @@ def mesh_text(mesh: Mapping[str, int]) -> str:
 
 def memory_size(size: float) -> str:
     """Return bytes of memory, such as `"1.5 GiB"`."""
-    return with_unit(size, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10})
+    return _with_unit(size, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10})
 
 
-def with_unit(size: float, units: Mapping[str, float]) -> str:
+def file_size(size: float) -> str:
+    """Return bytes that are written or sent, such as `"205 MB"`."""
+    return _with_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
+
+
+def _with_unit(size: float, units: Mapping[str, float]) -> str:
     """Return bytes in the first of the units that is not larger."""
     unit = next((unit for unit, factor in units.items() if size >= factor), "")
     return f"{three_digits(size / units[unit])} {unit}" if unit else f"{size:.0f} B"

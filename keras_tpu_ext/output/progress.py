@@ -25,7 +25,7 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._shown and self._last >= 0 and self._is_terminal():
+        if self._shown and self._last >= 0 and self._file.isatty():
             print(file=self._file, flush=True)
 
     def update(self, seconds: float) -> None:
@@ -33,13 +33,10 @@ class Progress:
         if not self._shown or int(seconds) <= max(self._last, 0):
             return
         is_first, self._last = self._last < 0, int(seconds)
-        if self._is_terminal():
+        if self._file.isatty():
             print(f"\r{self._text}, {self._last} s ", end="", file=self._file, flush=True)
         elif is_first:
             print(f"{self._text} ...", file=self._file, flush=True)
-
-    def _is_terminal(self) -> bool:
-        return self._file.isatty()
 
 
 def run_process(

@@ -133,7 +133,7 @@ def open_saved(caller: str, compiled: Any) -> SavedFile:
 
 
 def _parsed(content: bytes) -> SavedFile:
-    file = tensor_file.TensorFile(io.BytesIO(content), len(content))
+    file = tensor_file.TensorFile(io.BytesIO(content))
     found = _content(file.content, "")
     rows, programs = found["programs"], []
     if file.number != len(rows) or len({row["digest"] for row in rows}) != len(rows):

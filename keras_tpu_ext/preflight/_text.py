@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keras_tpu_ext.output.display import WIDTH, counted, memory_size, mesh_text, three_digits, with_unit, wrap
+from keras_tpu_ext.output.display import WIDTH, counted, file_size, memory_size, mesh_text, three_digits, wrap
 from keras_tpu_ext.preflight.results import (
     Collectives,
     Fault,
@@ -174,12 +174,12 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         found = report.collectives
         yield _row(
             "network",
-            f"{counted(found.count, 'collective')} of {_transfer_size(found.bytes)}: "
+            f"{counted(found.count, 'collective')} of {file_size(found.bytes)}: "
             f"{'' if 'collectives' in time.corrections else 'at least '}{_seconds(found.seconds)}",
         )
         yield from _collective_lines(found)
-    per_sec = _transfer_size(report.host_bytes_per_sec or 0)
-    yield _row("host", f"must deliver {per_sec}/s ({_transfer_size(report.host_bytes)} a step)")
+    per_sec = file_size(report.host_bytes_per_sec or 0)
+    yield _row("host", f"must deliver {per_sec}/s ({file_size(report.host_bytes)} a step)")
     if report.pipeline_batches_per_sec is not None:
         yield _pipeline_line(report.pipeline_batches_per_sec, time)
     if time.unknown_loops:
@@ -192,7 +192,7 @@ def _collective_lines(found: Collectives) -> Iterator[str]:
     for one in [one for one in found.by_kind if one.axes][:_NUM_KINDS]:
         what = f"{one.kind} along {' and '.join(one.axes)}"
         where = f", most in {one.layer}" if one.layer != "(other)" else ""
-        size, times = _transfer_size(one.bytes), counted(one.count, "time")
+        size, times = file_size(one.bytes), counted(one.count, "time")
         yield _row("", f"{size:>10}  {what}: {_seconds(one.seconds)} in {times}{where}")
 
 
@@ -237,10 +237,6 @@ def _layer_lines(layers: tuple[LayerTime, ...]) -> Iterator[str]:
 
 def _row(name: str, text: str) -> str:
     return f"  {name:<10}{text}"
-
-
-def _transfer_size(size: float) -> str:
-    return with_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
 
 
 def _seconds(seconds: float) -> str:

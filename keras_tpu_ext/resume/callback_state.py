@@ -17,8 +17,9 @@ from keras_tpu_ext._runtime.common.random_state import (
     state_of_generator,
 )
 from keras_tpu_ext.errors import CheckpointError
-from keras_tpu_ext.resume.encoding import CannotWriteError, encode, is_array
+from keras_tpu_ext.resume.encoding import encode, is_array
 from keras_tpu_ext.resume.fingerprint import CANNOT_BE_KEPT, NOT_KEPT, fingerprint
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 
 _FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
 # Attributes that Keras sets in a callback, which are not part of its state.
@@ -28,15 +29,6 @@ _ROWS, _COLUMNS = "the rows of a CSVLogger", "its columns"
 
 State: TypeAlias = Mapping[str, Any]
 Texts: TypeAlias = "frozenset[str | bytes]"
-
-
-class NotKept(NamedTuple):
-    """Attributes of a callback that do not outlive an interruption."""
-
-    unwritable: list[str]  # those that no checkpoint can hold
-    # Those that are not restored: they were not there when training began, were of another type, or hold a text that
-    # the callback did not have then, and that may be a path.
-    unlike: list[str]
 
 
 class CallbackStates:
@@ -70,7 +62,7 @@ class CallbackStates:
         self._variables = variables
         self._before: list[dict[str, Any]] = [{} for _ in self._callbacks]
         self._fresh: list[dict[str, _Form]] = [{} for _ in self._callbacks]
-        self.not_kept: dict[str, NotKept] = {}  # of the user's callbacks
+        self.not_kept: dict[str, list[str]] = {}  # attributes of the user's callbacks, by class
         self.note_attributes()
 
     def note_attributes(self) -> None:
@@ -131,7 +123,7 @@ class CallbackStates:
             try:
                 encode(state, [])
             except CANNOT_BE_KEPT:
-                self.not_kept[type(callback).__qualname__] = NotKept(["what its get_state() returned"], [])
+                self.not_kept[type(callback).__qualname__] = ["what its get_state() returned"]
                 return {}
             return {"state": state}
         own, here = self._own(callback, kept_elsewhere), type(callback).__module__
@@ -143,9 +135,9 @@ class CallbackStates:
         values = {name: own[name] for name in changed if now[name][0] != NOT_KEPT}
         values = {name: state_of_generator(one) if is_generator(one) else one for name, one in values.items()}
         kept = {name: value for name, value in values.items() if self._fits(number, name, value)}
-        unlike = [name for name in values if name not in kept]
-        if (lost or unlike) and type(callback).__module__.partition(".")[0] not in _FRAMEWORKS:
-            self.not_kept[type(callback).__qualname__] = NotKept(lost, unlike)
+        lost += [name for name in values if name not in kept]
+        if lost and type(callback).__module__.partition(".")[0] not in _FRAMEWORKS:
+            self.not_kept[type(callback).__qualname__] = lost
         if _is_csv_logger(callback):
             return {**kept, _ROWS: _read_rows(callback), _COLUMNS: callback.keys}
         return kept

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import math
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import tensor_file
 from keras_tpu_ext.resume.data_spec import DataSpec, check_data_spec
-from keras_tpu_ext.resume.encoding import CannotWriteError, Content, decode, encode
+from keras_tpu_ext.resume.encoding import Content, decode, encode
 from keras_tpu_ext.resume.storage import Folder, folder_of
 
 FORMAT = 2
@@ -75,10 +73,6 @@ class Checkpoint:
         return found
 
 
-def _anything(value: Any, where: str) -> Any:
-    return value
-
-
 def _array(value: Any, where: str) -> Any:
     if not isinstance(value, np.ndarray):
         raise MismatchError(where, "an array", value)
@@ -95,15 +89,15 @@ def _variable(value: Any, where: str) -> SavedVariable:
 _ROLES = ("weight", "optimizer", "metric", "step", "random")
 _VARIABLE = schema.record(SavedVariable, role=schema.one_of(*_ROLES), value=_array)
 _RANDOM = schema.optional(check_random_state)
-_STATES = schema.list_of(schema.row(schema.text, schema.mapping(_anything)))
+_STATES = schema.list_of(schema.row(schema.text, schema.mapping(schema.anything)))
 _CHECKPOINT = schema.record(
     Checkpoint,
     variables=schema.list_of(_variable),
     callbacks=_STATES,
     history=schema.fields(
-        {"epoch": schema.list_of(schema.integer()), "history": schema.mapping(schema.list_of(_anything))}
+        {"epoch": schema.list_of(schema.integer()), "history": schema.mapping(schema.list_of(schema.anything))}
     ),
-    place=schema.record(Place, iterator=_anything, random=_RANDOM, random_at_start=_RANDOM),
+    place=schema.record(Place, iterator=schema.anything, random=_RANDOM, random_at_start=_RANDOM),
     data=check_data_spec,
     data_state=_STATES,
     seed=schema.optional(schema.integer(maximum=2**31)),
@@ -207,20 +201,16 @@ def write(folder: Folder, name: str, checkpoint: Checkpoint) -> None:
     """
     arrays: list[np.ndarray] = []
     content = {"format": FORMAT, "checkpoint": encode(checkpoint.to_content(), arrays)}
-    try:
-        folder.write(name, lambda file: tensor_file.write(file, content, arrays))
-    except tensor_file.TooLargeError as error:
-        raise CannotWriteError(str(error)) from None
+    folder.write(name, lambda file: tensor_file.write(file, content, arrays))
 
 
-def read(folder: Folder, name: str, *, values: bool = True, checks: bool = False) -> Checkpoint:
+def read(folder: Folder, name: str, *, values: bool = True) -> Checkpoint:
     """Return a checkpoint.
 
     Args:
         folder: Its folder.
         name: Its name.
-        values: Whether to read its arrays; otherwise they are zero.
-        checks: Whether to check the digest of every array, also of those that are not read.
+        values: Whether to keep its arrays; otherwise they are read for their digests, and zero.
 
     Raises:
         CheckpointError: If it is of another version of this package.
@@ -228,9 +218,9 @@ def read(folder: Folder, name: str, *, values: bool = True, checks: bool = False
         OSError: If it cannot be read, which does not say that it is damaged.
     """
     with _opened(folder, name) as file:
-        if checks:
+        if not values:
             file.check()
-        found = schema.fields({"format": schema.integer(), "checkpoint": _anything})(file.content, "")
+        found = schema.fields({"format": schema.integer(), "checkpoint": schema.anything})(file.content, "")
         if found["format"] != FORMAT:
             raise CheckpointError(
                 f"{folder.path_of(name)} was written by another version of keras_tpu_ext: its format is "
@@ -245,25 +235,13 @@ def _opened(folder: Folder, name: str) -> Iterator[tensor_file.TensorFile]:
     path = folder.path_of(name)
     try:
         with folder.open(name) as file:
-            yield tensor_file.TensorFile(file, _size_of(file))
+            yield tensor_file.TensorFile(file)
     except MismatchError as error:
         raise DamagedError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
     except MemoryError as error:
         raise OSError(errno.ENOMEM, "there is not enough memory to read it", path) from error
 
 
-def _size_of(file: BinaryIO) -> int:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    return size
-
-
 def time_text(seconds: float) -> str:
     """Return seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(max(seconds, 0), _LAST_TIME)))
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes as text, such as `"12.3 MB"`."""
-    power = 0 if size < 1 else min(int(math.log(size, 1000)), 4)
-    return f"{size / 1000**power:.{0 if power == 0 else 1}f} {['bytes', 'kB', 'MB', 'GB', 'TB'][power]}"

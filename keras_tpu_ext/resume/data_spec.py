@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.checks import schema
 
@@ -46,10 +45,9 @@ def data_spec(call: _runtime.FitCall) -> DataSpec:
     """Return what the arguments of a `fit` say of its data."""
     data: Any = call.arguments.get("x")
     steps = call.arguments.get("steps_per_epoch")
-    if isinstance(data, _runtime.PyDataset):
-        inner = data.dataset if isinstance(data, GivesPaddedBatches) else data
-        size = inner.num_batches if hasattr(inner, "num_batches") else len(inner)
-        return DataSpec(type(inner).__name__, size, steps)
+    if (batches := call.py_dataset) is not None:
+        size = batches.num_batches if hasattr(batches, "num_batches") else len(batches)
+        return DataSpec(type(batches).__name__, size, steps)
     if hasattr(data, "element_spec"):
         return _spec_of_dataset(data, steps)
     arrays = list(_leaves([call.arguments.get(name) for name in ("x", "y", "sample_weight")]))

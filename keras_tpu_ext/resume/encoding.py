@@ -14,19 +14,15 @@ import numpy as np
 from keras_tpu_ext.checks import schema
 from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.resume import tensor_file
-from keras_tpu_ext.resume.tensor_file import TensorFile
+from keras_tpu_ext.resume.tensor_file import CannotWriteError, TensorFile
 
 Content: TypeAlias = Any  # plain values
 _MOST_KEYS = 1000
 _LARGE = 2**256  # Python cannot compare larger integers with a float
 
 
-class CannotWriteError(TypeError):
-    """A checkpoint cannot hold an object."""
-
-
 def encode(content: Content, arrays: list[np.ndarray]) -> Any:
-    """Return the JSON form of `content`; arrays and bytes are added to `arrays`."""
+    """Return the JSON form of `content`, which other threads may change; arrays and bytes are added to `arrays`."""
     if content is None or type(content) in (bool, float, str) or (type(content) is int and abs(content) < _LARGE):
         return content
     if type(content) is list:
@@ -34,7 +30,7 @@ def encode(content: Content, arrays: list[np.ndarray]) -> Any:
     if type(content) is tuple:
         return {"tuple": [encode(one, arrays) for one in content]}
     if type(content) is dict:
-        return {"dict": [[encode(name, arrays), encode(value, arrays)] for name, value in content.items()]}
+        return {"dict": [[encode(name, arrays), encode(value, arrays)] for name, value in list(content.items())]}
     if type(content) is set:
         return {"set": [encode(one, arrays) for one in sorted(content, key=repr)]}
     if isinstance(content, bytes):
@@ -79,15 +75,15 @@ class _Decoder:
         if kind in ("array", "scalar", "bytes"):
             return self._array(kind, value)
         if kind == "dict":
-            pairs = schema.list_of(schema.row(_as_it_is, _as_it_is))(value, "a dict")
+            pairs = schema.list_of(schema.row(schema.anything, schema.anything))(value, "a dict")
             _check_hashes([name for name, _ in pairs])
             return {self._hashable(name): self.decode(one) for name, one in pairs}
         if kind == "set":
-            values = schema.list_of(_as_it_is)(value, "a set")
+            values = schema.list_of(schema.anything)(value, "a set")
             _check_hashes(values)
             return {self._hashable(one) for one in values}
         if kind == "tuple":
-            return tuple([self.decode(one) for one in schema.list_of(_as_it_is)(value, "a tuple")])
+            return tuple([self.decode(one) for one in schema.list_of(schema.anything)(value, "a tuple")])
         raise MismatchError("a value", "one of the kinds of a checkpoint", encoded)
 
     def _array(self, kind: str, number: Any) -> Any:
@@ -118,10 +114,6 @@ def _check_hashes(keys: list[Any]) -> None:
         raise MismatchError("a key", "an integer of 64 bits", "a larger one")
     if sum(type(one) not in (int, str) for one in keys) > _MOST_KEYS:
         raise MismatchError("the keys", f"at most {_MOST_KEYS} that are no texts or integers", keys)
-
-
-def _as_it_is(value: Any, where: str) -> Any:
-    return value
 
 
 def is_array(content: Any) -> bool:

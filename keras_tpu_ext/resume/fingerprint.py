@@ -5,16 +5,15 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import weakref
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.random_state import is_generator, state_of_generator
-from keras_tpu_ext.resume.encoding import CannotWriteError, encode, is_array
+from keras_tpu_ext.resume.encoding import encode, is_array
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 
 # Bytes of an array; a larger one is recognized by a sample of its values.
 _LARGE = 2**24
@@ -23,13 +22,6 @@ _FEW = 2**10  # elements of what no checkpoint can hold
 # RuntimeError is JAX's, for an array whose memory was donated to the next step.
 CANNOT_BE_KEPT = CannotWriteError, RecursionError, RuntimeError
 NOT_KEPT = "cannot be kept"
-
-
-def _still(value: Any) -> Any:
-    """Return a copy whose lists and dicts, at any depth, no other thread changes."""
-    if type(value) is dict:
-        return {name: _still(one) for name, one in list(value.items())}
-    return [_still(one) for one in list(value)] if type(value) is list else value
 
 
 def fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
@@ -44,10 +36,10 @@ def fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
     inside = _inside(value, here)
     try:
         if inside is not None:
-            return NOT_KEPT, (_Identity(value), _fingerprint_of(_still(inside)))
-        return _fingerprint_of(_still(value))
+            return NOT_KEPT, (id(value), _fingerprint_of(inside))
+        return _fingerprint_of(value)
     except RecursionError:  # such as of an object that holds itself
-        return NOT_KEPT, _Identity(value)
+        return NOT_KEPT, id(value)
 
 
 def _inside(value: Any, here: str) -> Any:
@@ -64,14 +56,15 @@ def _inside(value: Any, here: str) -> Any:
 def _fingerprint_of(value: Any) -> tuple[Any, Any]:
     if type(value) is np.ndarray and is_array(value) and value.nbytes > _LARGE:
         return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
+    members: list[Any] = []
     try:
-        encoded, members = _encoded(value)
+        encoded = encode(value, members)
     except CANNOT_BE_KEPT:
         if type(value) in (list, tuple):
             return NOT_KEPT, [_fingerprint_of(one) for one in value]
         if type(value) is dict:
-            return NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in value.items()]
-        return NOT_KEPT, (_Identity(value), _of_variable(value))
+            return NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in list(value.items())]
+        return NOT_KEPT, (id(value), _of_variable(value))
     return json.dumps(encoded), [zlib.crc32(_bytes(member)) for member in members]
 
 
@@ -82,27 +75,6 @@ def _of_variable(value: Any) -> int | None:
     with contextlib.suppress(Exception):  # one for replicas gives no array
         return zlib.crc32(_bytes(np.asarray(value)))
     return None
-
-
-class _Identity:
-    """Equal to that of the same object, which it does not keep alive if possible."""
-
-    def __init__(self, value: Any) -> None:
-        try:
-            self._get: Callable[[], Any] = weakref.ref(value)
-        except TypeError:
-            self._get = lambda: value
-
-    def __eq__(self, other: object) -> bool:
-        value = self._get()
-        return isinstance(other, _Identity) and value is not None and value is other._get()
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _encoded(value: Any) -> tuple[Any, list[Any]]:
-    members: list[Any] = []
-    return encode(value, members), members
 
 
 def _bytes(member: Any) -> Any:

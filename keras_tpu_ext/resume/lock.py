@@ -33,11 +33,6 @@ class Owner(NamedTuple):
     since: float  # when it began, in seconds since 1970
     token: str  # a random text
 
-    @classmethod
-    def here(cls) -> Owner:
-        """Return this process."""
-        return cls(socket.gethostname(), os.getpid(), time.time(), secrets.token_hex(8))
-
 
 _owner = schema.record(Owner)
 
@@ -64,18 +59,16 @@ class FolderLock:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._owner = Owner.here()
+        self._owner = Owner(socket.gethostname(), os.getpid(), time.time(), secrets.token_hex(8))
         self._file: int | None = None
         self._is_recorded = False  # whether the file names this process, in place of a lock
 
     def acquire(self) -> None:
         """Take the right."""
-        if self._folder.is_local and fcntl is not None:
-            with contextlib.suppress(_NoLocksError):
-                self._file = _lock(self._folder, self._owner)
-                return
-        self._folder.write(_RECORD, lambda file: file.write(_text_of(self._owner)))
-        self._is_recorded = True
+        self._file = _lock(self._folder, self._owner)
+        if self._file is None:
+            self._folder.write(_RECORD, lambda file: file.write(_text_of(self._owner)))
+            self._is_recorded = True
 
     def check(self) -> None:
         """Check that no other process has taken the folder over."""
@@ -104,10 +97,6 @@ class FolderLock:
             self._is_recorded = False
 
 
-class _NoLocksError(Exception):
-    """A file system has no locks."""
-
-
 _open_locks: set[int] = set()
 
 
@@ -123,9 +112,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_child)
 
 
-def _lock(folder: Folder, owner: Owner) -> int:
-    """Return the open file that is the lock of a folder."""
-    assert fcntl is not None, "it was imported"
+def _lock(folder: Folder, owner: Owner) -> int | None:
+    """Return the open file that is the lock of a folder; `None` where there are no locks."""
+    if fcntl is None or not folder.is_local:
+        return None
     path = folder.path_of(_LOCK)
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -135,9 +125,9 @@ def _lock(folder: Folder, owner: Owner) -> int:
             found = _parsed(os.pread(file, _LARGEST, 0))
             os.close(file)
             raise HeldError(folder.path, found) from None
-        except OSError as error:
+        except OSError:
             os.close(file)
-            raise _NoLocksError from error
+            return None
         if _is_at(path, file):
             break
         os.close(file)  # of one that has just been given back and removed

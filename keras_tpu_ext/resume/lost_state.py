@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from keras_tpu_ext.resume.callback_state import NotKept
 from keras_tpu_ext.resume.opening import warn
 
-_CURE = "Give it get_state(), which returns numbers, strings, arrays, lists or dicts, and set_state(state)"
+_NOT_KEPT = (
+    "{name} keeps {what}, which no checkpoint can hold: after an interruption it begins anew. Kept are attributes "
+    "that are there when training begins and keep their type: numbers, arrays, lists and dicts of these, and no new "
+    "text, which might be a path. Give it get_state(), which returns numbers, strings, arrays, lists or dicts, and "
+    "set_state(state)"
+)
 
 
 class LostStateWarnings:
@@ -16,7 +20,7 @@ class LostStateWarnings:
     def __init__(self) -> None:
         self._given: set[str] = set()
 
-    def warn(self, data: str, model: str, callbacks: Mapping[str, NotKept]) -> None:
+    def warn(self, data: str, model: str, callbacks: Mapping[str, Sequence[str]]) -> None:
         """Warn of what cannot be saved, or is not restored.
 
         Args:
@@ -33,19 +37,7 @@ class LostStateWarnings:
         if model:
             self._once("model", f"after an interruption this training goes on with others than {model}")
         for name, lost in callbacks.items():
-            if lost.unwritable:
-                self._once(
-                    f"{name}, unwritable",
-                    f"{name} keeps {' and '.join(lost.unwritable)}, which no checkpoint can hold: after an "
-                    f"interruption it begins anew. {_CURE}",
-                )
-            if lost.unlike:
-                self._once(
-                    f"{name}, unlike",
-                    f"{name} keeps {' and '.join(lost.unlike)}, which no checkpoint restores: attributes that it has "
-                    "not when training begins, that are then of another type, or that hold a new text, which might "
-                    f"be a path. {_CURE}",
-                )
+            self._once(name, _NOT_KEPT.format(name=name, what=" and ".join(lost)))
 
     def warn_of_divergence(self, kept: str | None) -> None:
         """Warn of a loss that is no finite number; `kept` is the last checkpoint before it."""

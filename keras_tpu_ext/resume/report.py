@@ -7,8 +7,9 @@ import os
 
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError
+from keras_tpu_ext.output.display import file_size
 from keras_tpu_ext.output.report import Report
-from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read, size_text, time_text
+from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read, time_text
 from keras_tpu_ext.resume.storage import Folder
 
 
@@ -74,7 +75,7 @@ def _summary(folder: Folder, name: str) -> CheckpointSummary:
     path, size = folder.path_of(name), 0
     try:
         size = folder.size_of(name)
-        found = read(folder, name, values=False, checks=True)
+        found = read(folder, name, values=False)
     except (CheckpointError, OSError) as error:
         return CheckpointSummary(path, size, damage=str(error.__cause__ or error))
     names = ("epoch", "batch", "batches", "finished", "diverged", "framework")
@@ -82,7 +83,7 @@ def _summary(folder: Folder, name: str) -> CheckpointSummary:
 
 
 def _line(one: CheckpointSummary) -> str:
-    name = f"  {os.path.basename(one.path)}  {size_text(one.size):>8}"
+    name = f"  {os.path.basename(one.path)}  {file_size(one.size):>8}"
     if one.damage:
         return f"{name}  cannot be used: {one.damage}"
     diverged = "  its loss is no finite number, or a weight is NaN" if one.diverged else ""

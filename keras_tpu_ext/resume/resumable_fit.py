@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common import user_frame
-from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks.schema import plain
@@ -19,7 +18,7 @@ from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, data_spec
-from keras_tpu_ext.resume.encoding import CannotWriteError
+from keras_tpu_ext.resume.leaving import say
 from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.lost_state import LostStateWarnings
 from keras_tpu_ext.resume.opening import (
@@ -31,9 +30,11 @@ from keras_tpu_ext.resume.opening import (
     warn,
     where_it_goes_on,
 )
-from keras_tpu_ext.resume.saver import Saver, is_not_finite, on_host
+from keras_tpu_ext.resume.saver import Saver, copied_to_host, is_not_finite
 from keras_tpu_ext.resume.schedule import Schedule
-from keras_tpu_ext.resume.steps_heard import StepsHeard
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
+
+_MOST_THREADS = 64  # in which Keras on JAX may call hooks at once: its pool has at most 32
 
 
 class Left(BaseException):
@@ -45,30 +46,17 @@ class ResumableFit:
 
     Args:
         folder: Where the checkpoints are.
-        every_s: Seconds between saves.
-        deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
-        margin: It stops before the deadline by this many times the seconds of a save and a step.
+        schedule: When it saves, and when it stops early.
         restarts_epoch: Whether to begin the interrupted epoch anew if the data are others, or else to refuse them.
-        say: Prints a line.
     """
 
-    def __init__(
-        self,
-        folder: CheckpointFolder,
-        *,
-        every_s: float,
-        deadline_s: float | None,
-        margin: float,
-        restarts_epoch: bool,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, folder: CheckpointFolder, schedule: Schedule, *, restarts_epoch: bool) -> None:
         self._folder = folder
+        self.schedule = schedule
         self._restarts_epoch = restarts_epoch
-        self._say = say
         self._lock = FolderLock(folder.folder)
         self._saver = Saver(folder, self._lock)
         self._saver.wait_for_others()
-        self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
         self._found: Found | None = None
         self._saved: Checkpoint | None = None
         self._data: _runtime.ResumablePasses
@@ -80,7 +68,8 @@ class ResumableFit:
         self._epoch: int | None = None
         self._before_epoch = 0  # batches of all earlier epochs
         self._batch = 0  # batches of this epoch before the current execution
-        self._steps = StepsHeard()  # of this epoch
+        # Ends of executions of this epoch, each as the batches until then; on JAX in the order of several threads.
+        self._ends: deque[int] = deque(maxlen=_MOST_THREADS)
         self._is_first_batch = True
         self._history: Mapping[str, Any] | None = None
         self._place: Place | None = None  # where the data are resumed
@@ -103,9 +92,7 @@ class ResumableFit:
             self._check_same_checkpoint()
             self._epochs = epochs = int(call.arguments.get("epochs", 1))
             first_epoch, seed = None, None
-            given = call.arguments.get("x")
-            given = given.dataset if isinstance(given, GivesPaddedBatches) else given
-            self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
+            self._datasets = [] if call.py_dataset is None else [call.py_dataset]
             saved, self._spec = self._saved, data_spec(call)
             if saved is not None:
                 check_framework(self._folder.path, saved)
@@ -121,7 +108,7 @@ class ResumableFit:
                 self._accept(changes)
                 self._place = None if self.finished or changes else saved.place
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
-            stack.enter_context(self._schedule.interruption.heeding_signals())
+            stack.enter_context(self.schedule.interruption.heeding_signals())
             with self._telling_refusals():
                 yield
 
@@ -198,8 +185,9 @@ class ResumableFit:
         if is_first:
             self._states.note_attributes()
             self._states_of_data.note_attributes()
-        self._before_epoch += self._steps.batches
-        self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
+        self._before_epoch += max(self._ends, default=0)
+        self._epoch, self._batch = epoch, 0
+        self._ends.clear()
         is_saved = self._saved is not None
         if is_saved:
             self._resume()
@@ -207,16 +195,8 @@ class ResumableFit:
             self._restore_history()
         self._is_first_batch = True
         self._data.begin_epoch(self._before_epoch + self._batch)
-        self._schedule.begin_epoch()
+        self.schedule.begin_epoch()
         self._save_if_due(is_epoch=not is_first, is_saved=is_saved)
-
-    def begin_validation(self) -> None:
-        """Note when Keras begins to validate."""
-        self._schedule.begin_validation()
-
-    def end_validation(self) -> None:
-        """Note how long validation took."""
-        self._schedule.end_validation()
 
     def before_batch(self, batch: int, batches: int | None) -> None:
         """Save if a save is due, before the execution that starts with a batch of the epoch."""
@@ -224,19 +204,17 @@ class ResumableFit:
         self._batch = batch
         self._data.note_trained(self._before_epoch + batch)
         is_last = batches is not None and batch + steps >= batches
-        self._schedule.begin_step(is_first=self._is_first_batch, is_last=is_last)
+        self.schedule.begin_step(is_first=self._is_first_batch, is_last=is_last)
         if not self._is_first_batch:
             self._save_if_due()
         self._is_first_batch = False
-        self._steps.begin(batch, steps)
-
-    def hear_of_end(self, where: FrameType) -> None:
-        """Note that Keras now calls the callbacks for the end of an execution, and from which frame."""
-        self._steps.begin_to_hear(where)
+        if not _runtime.progress.end_names_last_batch():
+            self._ends.append(batch + steps)
 
     def after_batch(self, batch: int) -> None:
         """Note the end of an execution, for which the other callbacks have been called."""
-        self._steps.hear(batch)
+        if _runtime.progress.end_names_last_batch():
+            self._ends.append(batch + 1)
         if self._data.read_again:
             self._say(
                 "batches read again, to return to the position in the data: "
@@ -250,8 +228,8 @@ class ResumableFit:
             self._restore_history()
             return
         self.finished = True
-        self._before_epoch += self._steps.batches
-        self._steps = StepsHeard()  # if the data has ended, an execution has only begun
+        self._before_epoch += max(self._ends, default=0)
+        self._ends.clear()  # if the data has ended, an execution has only begun
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
         self._data.end_epochs(self._before_epoch)
         self._save_at_once(self._data.place(at_once=True) or Place(0, 0, None, None, None))
@@ -264,17 +242,23 @@ class ResumableFit:
         else:
             self._say(f"stopped, {why}. Start the same program again to continue from here.")
 
+    def _say(self, text: str) -> None:
+        if self._is_chief:
+            say(text)
+
     def last_logs(self) -> dict[str, Any]:
         """Return the logs of the last epoch that has ended."""
         return {name: values[-1] for name, values in self._model.history.history.items() if values}
 
     def _save_if_due(self, *, is_epoch: bool = False, is_saved: bool = False) -> None:
-        why = self._schedule.leaves()
+        writing = self._saver.seconds
+        why = self.schedule.leaves(writing)
         leaves = bool(why)
-        is_due = leaves or (not is_saved and self._schedule.is_due(is_epoch=is_epoch))
+        may_save = not (is_saved or self._saver.is_writing())
+        is_due = leaves or (may_save and self.schedule.is_due(writing, is_epoch=is_epoch))
         if self._processes > 1:
             is_due = is_due and self._is_chief
-            leaves, is_due = self._schedule.agree(self._gather, leaves=leaves, is_due=is_due)
+            leaves, is_due = self.schedule.agree(self._gather, leaves=leaves, is_due=is_due)
         if not is_due:
             return
         place = self._data.place(at_once=leaves)
@@ -283,45 +267,39 @@ class ResumableFit:
         self._why = (why or "as another process was asked to") if leaves else ""
         if not leaves:
             self._save(place)
-        elif self._save_at_once(place):
-            self._schedule.interruption.is_heeded = True
+        else:
+            self._save_at_once(place)
+            self.schedule.interruption.is_heeded = True
             raise Left
 
-    def _save_at_once(self, place: Place) -> bool:
-        """Save, wait until it is written, and return whether it was due."""
-        was_on_host = self._is_on_host
-        is_due = self._save(place)
+    def _save_at_once(self, place: Place) -> None:
+        """Save, and wait until it is written: copies on the device would save no time."""
+        self._save(place, at_once=True)
         self._finish_writing()
-        if self._is_on_host and not was_on_host and self._processes == 1:  # there would be no later save
-            self._save(place)
-            self._finish_writing()
-        return is_due
 
-    def _save(self, place: Place) -> bool:
-        """Begin to save; return `False` if a callback has failed, whose error Keras raises after the next step."""
+    def _save(self, place: Place, *, at_once: bool = False) -> None:
+        """Begin to save."""
         self._finish_writing()  # the previous save, which may have failed
-        self._schedule.begin_save()
+        self.schedule.begin_save()
         try:
             # All processes must read.
-            variables = _runtime.training_state.read(self._model, on_host=self._is_on_host)
+            variables = _runtime.training_state.read(self._model, on_host=at_once or self._is_on_host)
         except Exception as error:
             if self._processes > 1:  # the others wait for this process
                 raise
             self._saver.fail(error)
-            return True
+            return
         if not self._is_chief:
-            return True
-        if not self._steps.wait():
-            return False
+            return
+        _runtime.progress.finish_hooks()
         try:
             checkpoint = self._checkpoint(place, variables)
+            self._saver.begin(functools.partial(copied_to_host, checkpoint))
         except Exception as error:
             self._saver.fail(error)
-            return True
+            return
         self._warn_of_what_is_lost()
-        self._saver.begin(functools.partial(on_host, checkpoint))
-        self._schedule.end_save()
-        return True
+        self.schedule.end_save()
 
     def _checkpoint(self, place: Place, variables: list[SavedVariable]) -> Checkpoint:
         history = self._model.history

@@ -55,14 +55,7 @@ class Saver:
         self._writing, self._begun = Future(), time.monotonic()
         thread = threading.Thread(target=self._write, args=(checkpoint, self._writing), name="AutoResume")
         _threads[os.path.abspath(self._folder.path)] = thread
-        try:
-            thread.start()
-        except Exception as error:  # there are too many threads
-            self._fail(self._writing, error)
-        except BaseException:  # the second Ctrl-C
-            if self._writing.cancel():
-                self._writing = None
-            raise
+        thread.start()
 
     def fail(self, error: Exception) -> None:
         """Note that there is nothing to write, because the content could not be read."""
@@ -93,8 +86,6 @@ class Saver:
             self._writing.add_done_callback(lambda writing: self._lock.release())
 
     def _write(self, checkpoint: Callable[[], Checkpoint], writing: Future[Found]) -> None:
-        if not writing.set_running_or_notify_cancel():
-            return
         try:
             self._lock.check()
             found = self._folder.write(checkpoint())
@@ -110,7 +101,7 @@ class Saver:
         writing.set_exception(error.with_traceback(None))
 
 
-def on_host(checkpoint: Checkpoint) -> Checkpoint:
+def copied_to_host(checkpoint: Checkpoint) -> Checkpoint:
     """Copy the variables to the host, and release their copies on the device.
 
     Weights are looked at, too: a step can make them NaN, and only the loss of the next one shows it.

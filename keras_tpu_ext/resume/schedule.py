@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from keras_tpu_ext.resume.leaving import Interruption, seconds_of_process
-from keras_tpu_ext.resume.saver import Saver
 
 # An epoch is saved at its end if it lasted this many times the seconds of a save.
 _LEAST = 20
@@ -23,16 +22,14 @@ class Schedule:
         every_s: Seconds between saves.
         deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
         margin: It stops before the deadline by this many times the seconds of a save and a step.
-        saver: Writes the checkpoints.
     """
 
-    def __init__(self, *, every_s: float, deadline_s: float | None, margin: float, saver: Saver) -> None:
+    def __init__(self, *, every_s: float, deadline_s: float | None, margin: float) -> None:
         self._every_s = every_s
         self._deadline_s = deadline_s
         self._margin = margin
-        self._saver = saver
         self.interruption = Interruption()  # the signal that has asked it to stop
-        self.seconds_stood_still = 0.0  # seconds that training paused for the last save
+        self._stood_still = 0.0  # seconds that training paused for the last save
         self._last_save = self._step_began = self._validation_began = time.monotonic()
         self._seconds_of_step = self._seconds_of_validation = 0.0
         self._is_last = False
@@ -67,10 +64,10 @@ class Schedule:
 
     def end_save(self) -> None:
         """Note that training continues, while the checkpoint is written."""
-        self.seconds_stood_still = time.monotonic() - self._last_save
+        self._stood_still = time.monotonic() - self._last_save
 
-    def leaves(self) -> str:
-        """Return why it is time to stop, or an empty text."""
+    def leaves(self, writing: float) -> str:
+        """Return why it is time to stop, or an empty text, given the seconds that writing a checkpoint takes."""
         if self.interruption.reason:
             return f"as {self.interruption.reason} asked it to"
         if self._deadline_s is None:
@@ -78,19 +75,17 @@ class Schedule:
         left = self._deadline_s - seconds_of_process()
         # After the last step of an epoch nothing is saved until Keras has validated.
         validation = self._seconds_of_validation if self._is_last else 0.0
-        needed = self._margin * (self._seconds_of_save() + self._seconds_of_step + validation)
+        needed = self._margin * (self._stood_still + writing + self._seconds_of_step + validation)
         return f"{left:.0f} s before the session ends" if left < needed else ""
 
-    def is_due(self, *, is_epoch: bool) -> bool:
+    def is_due(self, writing: float, *, is_epoch: bool) -> bool:
         """Return whether it is time to save; at the start of an epoch it may be earlier."""
-        if self._saver.is_writing():
-            return False
-        since = time.monotonic() - self._last_save
+        since, of_save = time.monotonic() - self._last_save, self._stood_still + writing
         # An epoch of seconds is not worth a save. With a deadline, a first save comes early, to be timed.
         wanted = self._every_s
-        if self._deadline_s is not None and not self._seconds_of_save():
+        if self._deadline_s is not None and not of_save:
             wanted = min(wanted, self._deadline_s / _EARLY)
-        return since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save())
+        return since >= wanted or (is_epoch and since >= _LEAST * of_save)
 
     def agree(self, gather: Callable[[int], list[int]], *, leaves: bool, is_due: bool) -> tuple[bool, bool]:
         """Return whether to stop and whether to save, if one of several processes wants to.
@@ -107,6 +102,3 @@ class Schedule:
         in_a_second = _TICKS // max(length or _TICKS for _, length in answers)
         self._executions_until_agreement = 0 if wish == 2 else in_a_second  # what could not be done now is done soon
         return wish == 2, wish > 0
-
-    def _seconds_of_save(self) -> float:
-        return self.seconds_stood_still + self._saver.seconds

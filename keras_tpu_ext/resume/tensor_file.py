@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -50,13 +51,13 @@ _tensor = schema.fields(
 _ours = schema.fields(
     {
         "arrays": schema.list_of(schema.row(schema.text, schema.list_of(schema.integer()), schema.text)),
-        "content": lambda value, where: value,
+        "content": schema.anything,
     }
 )
 
 
-class TooLargeError(ValueError):
-    """A header would be larger than one may be."""
+class CannotWriteError(TypeError):
+    """A file cannot hold an object."""
 
 
 def is_storable(dtype: np.dtype) -> bool:
@@ -78,7 +79,9 @@ def write(file: BinaryIO, content: Any, arrays: Sequence[np.ndarray]) -> None:
     header = json.dumps({"__metadata__": {_TEXT: text, _DIGEST: _digest(text, table)}, **table}).encode()
     header += b" " * (-len(header) % 8)
     if len(header) > LARGEST_HEADER:
-        raise TooLargeError(f"its lists, texts and numbers take {len(header):,} bytes, more than {LARGEST_HEADER:,}")
+        raise CannotWriteError(
+            f"its lists, texts and numbers take {len(header):,} bytes, more than {LARGEST_HEADER:,}"
+        )
     file.write(len(header).to_bytes(8, "little"))
     file.write(header)
     for array in arrays:
@@ -88,12 +91,14 @@ def write(file: BinaryIO, content: Any, arrays: Sequence[np.ndarray]) -> None:
 class TensorFile:
     """A file of arrays, open for reading."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise MismatchError("the length of its header", "no longer than the file", length)
-        header = schema.mapping(lambda value, where: value)(schema.parse_json(file.read(length)), "its header")
+        header = schema.mapping(schema.anything)(schema.parse_json(file.read(length)), "its header")
         metadata = schema.mapping(schema.text)(header.pop("__metadata__", None), "__metadata__")
         table = schema.mapping(_tensor)(header, "its header")
         text = metadata.get(_TEXT, "")

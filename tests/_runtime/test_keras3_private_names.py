@@ -53,6 +53,7 @@ ATTRIBUTES = {
     "BatchNormalization._reduction_axes": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes
     ),
+    "CallbackList._futures": lambda: keras.callbacks.CallbackList()._futures == [],
     "CompileLoss._flat_losses": lambda: callable(trained()._compile_loss._flat_losses[0].loss),
     "CompileLoss._user_loss": lambda: model()._compile_loss._user_loss,
     "CompileLoss._user_loss_weights": lambda: hasattr(model()._compile_loss, "_user_loss_weights"),

@@ -14,13 +14,12 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ResumeWarning
-from keras_tpu_ext.resume import leaving, steps_heard, storage
+from keras_tpu_ext.resume import leaving, storage
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.leaving import Interruption
 from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.report import resume_report
 from keras_tpu_ext.resume.schedule import Schedule
-from keras_tpu_ext.resume.steps_heard import StepsHeard
 from small_fits import Calling, fit, model
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -225,34 +224,6 @@ def test_a_list_of_callbacks_that_the_user_made_stays_as_it_was(tmp_path):
         saving.directory = str(tmp_path / "another")
 
 
-@pytest.mark.runtimes("keras3_jax", "keras3_tf")
-def test_batches_that_end_in_several_threads_at_once_are_all_counted():
-    heard = StepsHeard()
-    threads, batches = 4, 3000
-    for batch in range(batches):
-        heard.begin(batch, 1)
-
-    def end(first):
-        for batch in range(first, batches, threads):
-            heard.begin_to_hear(sys._getframe())
-            heard.hear(batch)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        pool = [threading.Thread(target=end, args=(first,)) for first in range(threads)]
-        for thread in pool:
-            thread.start()
-        for thread in pool:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    begun = time.monotonic()
-    assert heard.wait()
-    assert time.monotonic() - begun < 5  # it waits for none
-    assert heard.batches == batches
-
-
 class Counting(keras.callbacks.Callback):
     """Hears of batches in another thread, on JAX; of one it is slow or fails."""
 
@@ -288,8 +259,7 @@ def test_the_error_of_a_callback_in_another_thread_is_raised_and_nothing_after_i
 
 
 @pytest.mark.runtimes("keras3_jax")
-def test_a_callback_that_is_slow_in_another_thread_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(steps_heard, "_LONGEST_WAIT_S", 0.1)
+def test_a_callback_that_is_slow_in_another_thread_is_waited_for(tmp_path):
     slowly = Counting(lambda: time.sleep(0.7))
     fit([slowly, CallingLater(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
     assert resume_report(str(tmp_path)).newest.batches == 3
@@ -314,7 +284,7 @@ def test_after_a_sigterm_that_came_too_late_the_next_fit_leaves(tmp_path, capsys
 
 def test_why_it_has_left_is_what_was_when_it_decided(tmp_path, monkeypatch, capsys):
     reasons = iter(["4 s before the session ends"])
-    monkeypatch.setattr(Schedule, "leaves", lambda self: next(reasons, ""))
+    monkeypatch.setattr(Schedule, "leaves", lambda self, writing: next(reasons, ""))
     saving = kte.callbacks.AutoResume(tmp_path)
     fit([saving])
     assert not saving.finished
@@ -371,23 +341,17 @@ def test_after_a_save_that_failed_later_ones_copy_to_the_host(tmp_path, monkeypa
 
 
 @pytest.mark.runtimes("keras3_jax")
-def test_where_it_leaves_it_saves_again_from_the_host(tmp_path, monkeypatch, capsys):
-    write, ways, read = CheckpointFolder.write, [], _runtime.training_state.read
+def test_where_it_leaves_nothing_is_copied_on_the_device(tmp_path, monkeypatch):
+    """Its memory may be too small for the copies, and there is no later save."""
+    ways, read = [], _runtime.training_state.read
 
     def reading(made, *, on_host):
         ways.append(on_host)
         return read(made, on_host=on_host)
 
-    def fails_for_copies_on_the_device(*args):
-        if not ways[-1]:
-            raise RuntimeError("RESOURCE_EXHAUSTED")
-        return write(*args)
-
     monkeypatch.setattr(_runtime.training_state, "read", reading)
-    monkeypatch.setattr(CheckpointFolder, "write", fails_for_copies_on_the_device)
-    with pytest.warns(ResumeWarning, match="RESOURCE_EXHAUSTED"):
-        fit([Calling(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
-    assert "to continue from here" in capsys.readouterr().out
+    fit([Calling(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
+    assert ways == [True]
     assert resume_report(str(tmp_path)).newest.batches == 3
 
 
@@ -412,23 +376,6 @@ def test_a_state_that_cannot_be_had_ends_no_training(what, tmp_path, monkeypatch
     assert saving.finished
     assert len(made.history.history["loss"]) == 2
     assert not os.listdir(tmp_path)
-
-
-def test_a_second_interruption_while_a_thread_starts_leaves_nothing_to_wait_for(tmp_path, monkeypatch):
-    start = threading.Thread.start
-
-    def pressed(thread):
-        if thread.name == "AutoResume":
-            raise KeyboardInterrupt
-        start(thread)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", pressed)
-        with pytest.raises(KeyboardInterrupt):
-            fit([kte.callbacks.AutoResume(tmp_path, every_s=0)])
-    again = kte.callbacks.AutoResume(tmp_path)
-    fit([again])
-    assert again.finished
 
 
 @pytest.mark.gate_on("keras2_tf221")

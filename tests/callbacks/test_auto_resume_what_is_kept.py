@@ -20,10 +20,11 @@ from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext.errors import ArgumentError, ResumeWarning
 from keras_tpu_ext.resume import checkpoint, schedule, storage
 from keras_tpu_ext.resume.callback_state import CallbackStates
-from keras_tpu_ext.resume.encoding import CannotWriteError, encode
+from keras_tpu_ext.resume.encoding import encode
 from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.report import resume_report
 from keras_tpu_ext.resume.saver import Saver
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 from kind_of_keras import IS_KERAS2
 from small_fits import Calling, Killed, X, fit, kill, model
 from some_checkpoint import some_checkpoint

@@ -334,7 +334,7 @@ def test_the_report_is_plain_data(data):
         watch.report()
     fit(in_scope(), data, watch, Spoils("out"))
     report = watch.report()
-    assert report.to_dict()["layers"] == ("out",)
+    assert report.to_dict()["layers"] == ["out"]
     assert report.to_dict()["ok"] is False
     assert pickle.loads(pickle.dumps(report)) == report
     assert "step 7" in report._repr_html_()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.output.display import memory_size
+from keras_tpu_ext.output.display import file_size, memory_size
 from keras_tpu_ext.preflight import _text
 from keras_tpu_ext.preflight.results import (
     Buffer,
@@ -375,7 +375,7 @@ def test_sizes_in_memory(size, text):
     ("size", "text"), [(999, "999 B"), (1500, "1.5 kB"), (999_700, "1000 kB"), (2.5e12, "2500 GB")]
 )
 def test_sizes_on_the_way(size, text):
-    assert _text._transfer_size(size) == text
+    assert file_size(size) == text
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import checkpoint, storage
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.data_spec import DataSpec
-from keras_tpu_ext.resume.encoding import CannotWriteError
 from keras_tpu_ext.resume.report import resume_report
-from keras_tpu_ext.resume.saver import on_host
+from keras_tpu_ext.resume.saver import copied_to_host
+from keras_tpu_ext.resume.tensor_file import CannotWriteError
 from some_checkpoint import some_checkpoint
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -56,7 +56,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
 )
 def test_a_weight_that_is_nan_has_diverged(role, value, dtype, has_diverged):
     one = SavedVariable(role, "a", np.full(2, value, dtype))
-    assert on_host(some_checkpoint(variables=[one])).diverged == has_diverged
+    assert copied_to_host(some_checkpoint(variables=[one])).diverged == has_diverged
 
 
 def test_what_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
@@ -280,7 +280,7 @@ def test_the_report_tells_what_is_there(directory):
     report = resume_report(directory)
     assert report.ok
     assert str(report).splitlines()[0].endswith("goes on at epoch 3, batch 7 (27 batches in all)")
-    assert "checkpoint-000000.safetensors    1.0 MB  epoch 3, batch 7" in str(report)
+    assert "checkpoint-000000.safetensors   1.02 MB  epoch 3, batch 7" in str(report)
     assert report.to_dict()["checkpoints"][0]["batches"] == 27
     folder.write(some_checkpoint(finished=True, diverged=True))
     assert "finished after 2 epochs, 27 batches" in str(resume_report(directory))

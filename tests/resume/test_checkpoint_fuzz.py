@@ -158,4 +158,4 @@ def test_a_file_of_random_bytes(tmp_path):
         for start in (b"", (length // 2).to_bytes(8, "little"), (2).to_bytes(8, "little") + b"{}"):
             whole = start + content
             with pytest.raises(tensor_file.MismatchError):
-                tensor_file.TensorFile(io.BytesIO(whole), len(whole))
+                tensor_file.TensorFile(io.BytesIO(whole))

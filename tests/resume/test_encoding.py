@@ -10,8 +10,8 @@ import pytest
 
 from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.resume import tensor_file
-from keras_tpu_ext.resume.encoding import CannotWriteError, decode, encode
-from keras_tpu_ext.resume.tensor_file import TensorFile
+from keras_tpu_ext.resume.encoding import decode, encode
+from keras_tpu_ext.resume.tensor_file import CannotWriteError, TensorFile
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -24,7 +24,7 @@ def written(value):
 
 
 def opened(content):
-    return TensorFile(io.BytesIO(content), len(content))
+    return TensorFile(io.BytesIO(content))
 
 
 def read(content, values=True):

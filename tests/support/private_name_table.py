@@ -40,6 +40,7 @@ keras.src.models.model:Trainer. _get_metrics_result_or_logs _symbolic_build
 keras.src.utils.file_utils: File exists
 BackupAndRestore. _training_metadata_path
 BatchNormalization. _reduction_axes
+CallbackList. _futures
 CompileLoss. _flat_losses _user_loss _user_loss_weights
 CompileMetrics. _flat_metrics _flat_weighted_metrics _user_metrics _user_weighted_metrics
 EpochIterator. _current_iterator _num_batches _steps_seen

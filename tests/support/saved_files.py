@@ -18,7 +18,7 @@ from keras_tpu_ext.resume import tensor_file
 
 def parts(content):
     """Return what JSON a file holds, and its arrays."""
-    file = tensor_file.TensorFile(io.BytesIO(content), len(content))
+    file = tensor_file.TensorFile(io.BytesIO(content))
     return file.content, [file.read(number) for number in range(file.number)]
 
 

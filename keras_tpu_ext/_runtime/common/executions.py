@@ -98,10 +98,6 @@ class Execution:
         """Return the specs of the batches of a call that `run_watched` made, as far as known."""
         raise NotImplementedError
 
-    def is_end_of_data(self, error: BaseException) -> bool:
-        """Return whether the call raised this error because there is no further batch."""
-        return isinstance(error, self._end_errors)
-
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
         """Take the batches of this execution and the next ones; `None` if the iterator does not allow it."""
         iterator = self._args[-1]

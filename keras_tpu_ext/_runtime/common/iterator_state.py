@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -94,7 +95,7 @@ def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
         except tensorflow.errors.OpError as error:
             reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message).strip().splitlines()[0])
             raise CannotSaveError(f"{reason.rstrip('.')}. {_CURE}") from error
-        return [_read(os.path.join(folder, name)) for name in _FILES]
+        return [Path(folder, name).read_bytes() for name in _FILES]
 
 
 def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
@@ -110,8 +111,7 @@ def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
             return
         with tempfile.TemporaryDirectory() as folder:
             for name, content in zip(_FILES, state, strict=True):
-                with open(os.path.join(folder, name), "wb") as file:
-                    file.write(content)
+                Path(folder, name).write_bytes(content)
             tensorflow.train.Checkpoint(iterator=iterator).read(os.path.join(folder, "iterator")).assert_consumed()
     except OSError:
         raise
@@ -145,8 +145,3 @@ def _count(nodes: Iterable[Any]) -> int:
 def _tensorflow_of(iterator: Iterator[Nest]) -> ModuleType | None:
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow if tensorflow is not None and isinstance(iterator, tensorflow.data.Iterator) else None
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

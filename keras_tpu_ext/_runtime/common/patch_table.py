@@ -127,8 +127,6 @@ keras2/program.py
 keras2/batch_statistics.py
   trace: a BatchNormalization's _assign_new_value, _assign_moving_average, _calculate_mean_and_var, fused, a layer's
     _activity_regularizer: only examples count
-training/process_group.py
-  call: a callback list's callbacks: only the chief writes
 keras3/tpu_operations.py
   call: keras.src.backend.random.dropout: a mask by a hash, the same on any number of replicas
   call: keras.src.ops.nn._layer_normalization: statistics in one pass

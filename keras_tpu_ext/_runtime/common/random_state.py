@@ -52,9 +52,8 @@ def _is_numpy(state: object) -> bool:
         return False
     name, key, position, has_gauss, gauss = state
     is_key = isinstance(key, np.ndarray) and key.dtype == np.uint32 and key.shape == (_WORDS,)
-    is_position = type(position) is int and 0 <= position <= _WORDS
     is_gauss = type(has_gauss) is int and has_gauss in (0, 1) and type(gauss) is float
-    return name == "MT19937" and is_key and is_position and is_gauss
+    return name == "MT19937" and is_key and _is_place(position, _WORDS) and is_gauss
 
 
 def _is_place(value: object, last: int) -> bool:

@@ -43,12 +43,6 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
     return "keras3_tf" if backend == "tensorflow" else f"keras3_{backend}"
 
 
-@functools.cache
-def chosen() -> str:
-    """Return the name of the runtime of this process; see `choose`."""
-    return choose()
-
-
 def choose() -> str:
     """Return the name of the runtime for this process."""
     versions = find_versions()
@@ -64,6 +58,9 @@ def choose() -> str:
             + f"). {_CHOOSE_TENSORFLOW}"
         )
     return name
+
+
+chosen = functools.cache(choose)
 
 
 def load() -> Any:
@@ -82,10 +79,6 @@ def _is_legacy(environ: Mapping[str, str]) -> bool:
 
 def _works() -> str:
     return f"This release of keras_tpu_ext works on {'; '.join(WORKING.values())}."
-
-
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def _backend_to_be() -> str:
@@ -114,7 +107,7 @@ def _keras3_backend(version: str | None) -> str | None:
         if error.name and error.name.split(".")[0] in ("tensorflow", "jax", "torch"):
             raise RuntimeNotSupportedError(
                 f"{_works()} Keras {version} is set to a backend whose framework, {error.name}, is not installed. "
-                + (_CHOOSE_TENSORFLOW if _is_installed("tensorflow") else _INSTALL_TENSORFLOW)
+                + (_CHOOSE_TENSORFLOW if importlib.util.find_spec("tensorflow") else _INSTALL_TENSORFLOW)
             ) from error
         raise
     return str(keras.backend.backend())

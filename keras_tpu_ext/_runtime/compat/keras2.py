@@ -43,7 +43,6 @@ _enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable:en
 _BaseRandomLayer: Any = private("engine.base_layer:BaseRandomLayer")
 Functional: Any = private("engine.functional:Functional")
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer")
-policy_of = keras.mixed_precision.Policy
 MULTI_HEAD = (keras.layers.MultiHeadAttention,)
 
 

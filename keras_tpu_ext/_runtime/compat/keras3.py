@@ -31,7 +31,6 @@ DIVIDES_REGULARIZERS = VERSION >= (3, 14)
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
-policy_of = keras.dtype_policies.get
 PyDataset = keras.utils.PyDataset
 ops = keras.ops
 CALLED = keras.Operation, "keras.Operation.__call__"  # what runs a layer, or an operation between layers

@@ -25,8 +25,8 @@ from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import mesh_sizes
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, mesh_of
-from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
+from keras_tpu_ext._runtime.training.program import BLOCKS
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 from keras_tpu_ext.output.display import mesh_text
 
@@ -57,7 +57,7 @@ def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def init(model: keras.Model, *args: object, **kwargs: object) -> None:
         original(model, *args, **kwargs)
-        if makes_plain():
+        if BLOCKS.makes_plain:
             return
         if distribution_of(model) is None and _ACTIVE.distribution is not None:
             bind(model, _ACTIVE.distribution)

@@ -29,7 +29,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
 from keras_tpu_ext._runtime.tensorflow.separability import of_function
 from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
-from keras_tpu_ext._runtime.training.exact_models import is_inside
+from keras_tpu_ext._runtime.training.program import BLOCKS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -200,7 +200,7 @@ def is_mean_local() -> bool:
     This is so if each replica has the whole batch, for a layer's loss in the exact step, which weights it itself, and
     in a block where no step runs: there it is the same as on one device.
     """
-    is_in_no_step = is_inside() and tf.distribute.in_cross_replica_context()
+    is_in_no_step = bool(BLOCKS.open) and tf.distribute.in_cross_replica_context()
     is_exact = BATCH.role == "exact" or (BATCH.is_trial and BATCH.role is None)
     return bool(holds_whole_batch() or is_exact or is_in_no_step)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -19,20 +18,10 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import Functional, compiled_with, keras, save_as
 from keras_tpu_ext._runtime.training.model import ExactModel, call_exact
-from keras_tpu_ext._runtime.training.program import BLOCK
+from keras_tpu_ext._runtime.training.program import BLOCKS
 
 _BUILTIN = (keras.Model, keras.Sequential, Functional)
 _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-
-
-class _Inside(threading.local):
-    """The number of blocks that this thread is in, and whether it is creating a model that must stay plain."""
-
-    blocks = 0
-    makes_plain = False
-
-
-_INSIDE = _Inside()
 
 
 class exact_models(patched):  # noqa: N801, a context manager like those of contextlib
@@ -43,7 +32,6 @@ class exact_models(patched):  # noqa: N801, a context manager like those of cont
 
     def __init__(self, trainer: Any, *, for_tpu: bool = False) -> None:
         self._for_tpu = for_tpu
-        self._before: list[bool] = []
         super().__init__(
             [
                 *trainer._kte.func.block_patches,
@@ -59,13 +47,10 @@ class exact_models(patched):  # noqa: N801, a context manager like those of cont
 
     def __enter__(self) -> None:
         super().__enter__()
-        _INSIDE.blocks += 1
-        self._before.append(BLOCK.for_tpu)
-        BLOCK.for_tpu = self._for_tpu
+        BLOCKS.open.append(self._for_tpu)
 
     def __exit__(self, *error: object) -> None:
-        _INSIDE.blocks -= 1
-        BLOCK.for_tpu = self._before.pop()
+        BLOCKS.open.pop()
         super().__exit__(*error)
 
 
@@ -79,19 +64,9 @@ def named_as_builtin(model: Model) -> contextlib.AbstractContextManager[None]:
 
 def plain_model(inputs: Nest, outputs: Nest, name: str) -> Model:
     """Return Keras's own model of `inputs` and `outputs`, even inside a block."""
-    with temporarily(_INSIDE, makes_plain=True):
+    with temporarily(BLOCKS, makes_plain=True):
         model: Model = keras.Model(inputs, outputs, name=name)
     return model
-
-
-def is_inside() -> bool:
-    """Return whether this thread is in a block."""
-    return _INSIDE.blocks > 0
-
-
-def makes_plain() -> bool:
-    """Return whether this thread is creating a model that must stay plain."""
-    return _INSIDE.makes_plain
 
 
 def _making(stock: Callable[..., Model], trainer: type) -> Callable[..., Model]:
@@ -109,7 +84,7 @@ def _building(stock: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(stock)
     def build(model: Model, *args: Any, **kwargs: Any) -> None:
-        with temporarily(_INSIDE, makes_plain=True):
+        with temporarily(BLOCKS, makes_plain=True):
             stock(model, *args, **kwargs)
 
     return build
@@ -144,7 +119,7 @@ def _running(stock: Callable[..., Nest], name: str, trainer: Any) -> Callable[..
 
 def _make_exact(model: Model, trainer: type) -> bool:
     """Let `model` take the exact step, if this thread is in a block; return whether this changed it."""
-    if isinstance(model, ExactModel) or not _INSIDE.blocks or _INSIDE.makes_plain:
+    if isinstance(model, ExactModel) or not BLOCKS.open or BLOCKS.makes_plain:
         return False
     object.__setattr__(model, "__class__", exact_class(type(model), trainer))
     return True

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
 from keras_tpu_ext._runtime.common.types import Callback, Model
-from keras_tpu_ext._runtime.compat import keras, tree
+from keras_tpu_ext._runtime.compat import PyDataset, keras, tree
 from keras_tpu_ext.errors import ArgumentError
 
 _CLASS_WEIGHT = (
@@ -47,6 +50,24 @@ class FitCall:
         if isinstance(given, keras.callbacks.CallbackList):
             return list(given.callbacks)
         return [callback for callback in tree.flatten(given) if callback is not None]
+
+    @property
+    def py_dataset(self) -> Any:
+        """The `PyDataset` of the user whose batches are read, also if they are padded; `None` for other data."""
+        data = self.arguments.get("x")
+        data = data.dataset if isinstance(data, GivesPaddedBatches) else data
+        return data if isinstance(data, PyDataset) else None
+
+    @contextlib.contextmanager
+    def calling(self, callbacks: list[Callback]) -> Iterator[None]:
+        """Within the block, Keras calls these callbacks in place of those that were given."""
+        given = self.arguments.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            with temporarily(given, callbacks=callbacks):
+                yield
+        else:
+            self.arguments["callbacks"] = callbacks
+            yield
 
     def _refuse_class_weight_with_padding(self) -> None:
         if self.arguments.get("class_weight") is None:

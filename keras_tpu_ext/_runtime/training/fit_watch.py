@@ -24,6 +24,7 @@ class _Fit:
         self.began = time.perf_counter()
         self.has_begun = False  # and what calls `fit` again is a callback
         self.at_end = contextlib.ExitStack()
+        self.container: Any = None  # the `CallbackList` whose hooks it calls
 
 
 _FIT: ContextVar[_Fit | None] = ContextVar("_FIT", default=None)
@@ -58,6 +59,16 @@ def watch_fits(watch: FitWatch) -> None:
     install([(keras.Model, "keras.Model.fit", _fit), (keras.callbacks.CallbackList, begin, _on_train_begin)])
 
 
+def finish_hooks() -> None:
+    """Wait until hooks of the running `fit` have returned, which Keras on JAX calls in other threads.
+
+    Raises the error of one that has failed. It needs a `watch_fits` before the `fit`.
+    """
+    fit = _FIT.get()
+    for future in list(getattr(fit and fit.container, "_futures", ())):
+        future.result()
+
+
 def _fit(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def fit(self: Any, *args: Any, **kwargs: Any) -> object:
@@ -72,7 +83,7 @@ def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
     def on_train_begin(self: Any, logs: Any = None) -> None:
         fit = _FIT.get()
         if fit is not None and fit.model is self.model and not fit.has_begun:
-            fit.has_begun = True
+            fit.has_begun, fit.container = True, self
             before = self.callbacks
             for watch in _WATCHES:
                 self.callbacks = watch(fit.model, list(self.callbacks), fit.began, fit.at_end)

@@ -31,7 +31,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self._batches = batches
         self._shuffle = shuffle
         self._read_ahead = read_ahead
-        self._order: list[int] | None = None
+        self.order: list[int] | None = None  # of the pass; `None` if it is that of the other `PyDataset`
         self._first = 0
         self._has_begun = False
         self.is_read = False  # whether the current pass is being read; if so, the next read begins a new pass
@@ -53,11 +53,6 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         if os.getpid() != self._process and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    @property
-    def order(self) -> list[int] | None:
-        """The order of the pass; `None` if it is that of the other `PyDataset`."""
-        return self._order
-
     def begin_pass(self, first: int = 0, order: list[int] | None = None) -> None:
         """Begin a pass, unless one has begun.
 
@@ -67,7 +62,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         """
         if self._has_begun:
             return
-        self._has_begun, self._first, self._order = True, first, order
+        self._has_begun, self._first, self.order = True, first, order
         self._random_before = {}
         if self.restore is not None:
             self.restore()
@@ -77,8 +72,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         if order is not None and not _is_order(order, size):
             raise CheckpointError(f"the order of the batches that was saved is none of {size} batches")
         if order is None and self._shuffle and size is not None:
-            self._order = list(range(size))
-            random.shuffle(self._order)
+            self.order = list(range(size))
+            random.shuffle(self.order)
 
     def read_pass(self, first: int = 0, order: list[int] | None = None) -> None:
         """Begin a pass and read it now, unless one has begun that is not being read yet; see `begin_pass`."""
@@ -95,7 +90,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def end_pass(self) -> None:
         """Notify the other `PyDataset` that its epoch has ended, and forget the order of the pass."""
         self.end_epoch()
-        self._has_begun, self.is_read, self._first, self._order = False, False, 0, None
+        self._has_begun, self.is_read, self._first, self.order = False, False, 0, None
 
     def random_before(self, batch: int) -> RandomState:
         """Return the random states before a batch of the pass was read, or `None`; forget those of earlier ones."""
@@ -110,7 +105,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         if self._read_ahead and os.getpid() == self._process:
             with self._lock:
                 self._random_before[index] = random_state()
-        return self._batches[index if self._order is None else self._order[index]]
+        return self._batches[index if self.order is None else self.order[index]]
 
     def __len__(self) -> int:
         """Return the number of batches of the pass."""

@@ -99,7 +99,6 @@ class ProcessGroup:
 @contextlib.contextmanager
 def _silenced(call: FitCall, write_patches: Callable[[Callback], list[Patch]]) -> Iterator[None]:
     """Leave out callbacks that only write; within the block, Keras's other callbacks neither write nor print."""
-    given = call.arguments.get("callbacks")
     remaining = [callback for callback in call.callbacks if not isinstance(callback, _WRITERS)]
     patches: list[Patch] = [
         (callback, "a callback's verbose", lambda verbose: 0)
@@ -107,9 +106,5 @@ def _silenced(call: FitCall, write_patches: Callable[[Callback], list[Patch]]) -
         if isinstance(callback, _VERBOSE)
     ]
     patches += [patch for callback in remaining for patch in write_patches(callback)]
-    if isinstance(given, keras.callbacks.CallbackList):
-        patches.append((given, "a callback list's callbacks", lambda callbacks: remaining))
-    else:
-        call.arguments["callbacks"] = remaining
-    with patched(patches):
+    with call.calling(remaining), patched(patches):
         yield

@@ -32,11 +32,20 @@ from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 _KEY = "keras_tpu_ext"
 
 
-class _Block(threading.local):
-    for_tpu = False  # whether models of the innermost `strategy_scope` compute with the operations for a TPU
+class _Blocks(threading.local):
+    """The blocks of `strategy_scope` that this thread is in."""
+
+    def __init__(self) -> None:
+        self.open: list[bool] = []  # innermost last: whether its models compute with the operations for a TPU
+        self.makes_plain = False  # whether this thread is creating a model that must stay plain
+
+    @property
+    def for_tpu(self) -> bool:
+        """Whether models of the innermost block compute with the operations for a TPU."""
+        return self.open[-1:] == [True]
 
 
-BLOCK = _Block()
+BLOCKS = _Blocks()
 
 
 class ExactProgram(Unsaved):
@@ -62,7 +71,7 @@ class ExactProgram(Unsaved):
         self.built = True
         # Whether the model is a plain Keras model: its own code is written for one device.
         self.is_plain = default_augment is None
-        self.computes_for_tpu = BLOCK.for_tpu
+        self.computes_for_tpu = BLOCKS.for_tpu
         self.scales_loss = False  # whether the step scales the loss, which is known before Keras compiles
         self.weights_by_tokens = False  # whether tokens weight the batches of a window, and not examples
         self.set_untracked(model=model, state=None, schedule=None, running=None)
@@ -172,7 +181,7 @@ class ExactProgram(Unsaved):
     ) -> None:
         """Configure the model for training with Keras's own `compile` and the arguments that it does not know."""
         model = self.model
-        self.computes_for_tpu |= BLOCK.for_tpu
+        self.computes_for_tpu |= BLOCKS.for_tpu
         given = compile_options.compile_arguments(args, kwargs)
         options = compile_options.compile_options(model, own, given)
         self.scales_loss, self.weights_by_tokens = options.loss_scale is not None, options.weights_by_tokens

@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.compat import (
     scale_of,
 )
 from keras_tpu_ext._runtime.compat import end_names_last_batch as end_names_last_batch
+from keras_tpu_ext._runtime.training.fit_watch import finish_hooks as finish_hooks
 from keras_tpu_ext._runtime.training.fit_watch import watch_fits as watch_fits
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext.output.display import rounded

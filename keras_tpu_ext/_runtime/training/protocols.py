@@ -1,6 +1,6 @@
 """The interface of a runtime: functions in namespaces, never flags or versions. A module implements each protocol.
 
-What all runtimes have in common needs no protocol: `models`, `policies`, `progress` and `watches` are modules here.
+What all runtimes have in common needs no protocol: `models`, `progress` and `watches` are modules here.
 """
 
 from __future__ import annotations

@@ -22,13 +22,8 @@ def watch_overflow(model: Model) -> Callable[[], list[Overflow]] | None:
         return None
     with model._kte.own_scope():
         watch: OverflowWatch = model._kte.make_overflow_watch(train_steps(model) or 0)
-    _set(model, "overflow_watch", watch)
+    _set(model, overflow_watch=watch)
     return watch.read
-
-
-def unwatch_overflow(model: Model) -> None:
-    """Stop recording non-finite gradients."""
-    _unset(model, "overflow_watch")
 
 
 def watch_not_finite(model: Model) -> Callable[[], NotFinite] | None:
@@ -39,13 +34,15 @@ def watch_not_finite(model: Model) -> Callable[[], NotFinite] | None:
         watch: NotFiniteWatch = model._kte.not_finite_watch()
         if model.trainable_variables:
             watch.make_for(model.trainable_variables)
-    _set(model, "not_finite_watch", watch)
+    _set(model, not_finite_watch=watch)
     return lambda: watch.read()._replace(rate_finite=_has_finite_rate(model))
 
 
-def unwatch_not_finite(model: Model) -> None:
-    """Stop recording losses that are not finite."""
-    _unset(model, "not_finite_watch")
+def unwatch(model: Model) -> None:
+    """Stop recording gradients and losses."""
+    state = step_state_of(model)
+    if state is not None and (state.overflow_watch is not None or state.not_finite_watch is not None):
+        _set(model, overflow_watch=None, not_finite_watch=None)
 
 
 def not_finite_weights(model: Model) -> list[str]:
@@ -64,12 +61,6 @@ def _has_finite_rate(model: Model) -> bool:
     return callable(rate) or bool(np.isfinite(ops.convert_to_numpy(rate)))
 
 
-def _set(model: Model, name: str, watch: object) -> None:
-    model._kte.state.__dict__[name] = watch  # not tracked by Keras: it is not state to save
+def _set(model: Model, **watches: object) -> None:
+    model._kte.state.__dict__.update(watches)  # not tracked by Keras: they are not state to save
     model.make_train_function(force=True)  # the step is traced again
-
-
-def _unset(model: Model, name: str) -> None:
-    state = step_state_of(model)
-    if state is not None and getattr(state, name) is not None:
-        _set(model, name, None)

@@ -19,7 +19,7 @@ NAMESPACES = {
     "probes": protocols.Probes,
     "training_state": protocols.TrainingState,
 }
-SHARED = re.compile(r"_runtime\.((?:models|policies|progress|watches)\.\w+)")
+SHARED = re.compile(r"_runtime\.((?:models|progress|watches)\.\w+)")
 # A function, and a file of tests/ that has its tests; a new function gets a test of conformance.
 ELSEWHERE = {
     "devices.layout": "test_jax_layouts.py",

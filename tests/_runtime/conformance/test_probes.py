@@ -75,7 +75,7 @@ def test_a_watched_step_notes_what_is_not_finite(make):
         (overflow,) = read()
         assert (overflow.update, overflow.of) == (1, 4)
         assert any("out" in name for name in overflow.variables)
-    watches.unwatch_overflow(model)
+    watches.unwatch(model)
     model.fit(np.ones((4, 2), "float32"), np.full((4, 1), np.inf, "float32"), verbose=0)
 
 
@@ -87,7 +87,7 @@ def test_a_watched_step_notes_the_first_loss_that_is_not_finite(make):
     model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     found = read()
     assert (found.steps, found.step, found.of, found.weights, found.batch_finite) == (3, 1, 4, (), False)
-    watches.unwatch_not_finite(model)
+    watches.unwatch(model)
     assert len(watches.not_finite_weights(model)) > 0
     assert watches.watch_not_finite(make(keras.Model)) is None
 

@@ -121,3 +121,24 @@ def test_a_stock_method_that_somebody_put_back_is_patched_again(make, rows, monk
     model = make(kte.TPUModel)
     model.fit(*rows, verbose=0)
     assert seen == [model]
+
+
+def test_hooks_that_run_beside_the_next_step_are_waited_for():
+    class Waits(keras.callbacks.Callback):
+        async_safe = True
+        ended = ()
+
+        def on_train_batch_begin(self, batch, logs=None):
+            progress.finish_hooks()
+            assert sorted(self.ended) == list(range(batch))
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.05)
+            self.ended += (batch,)
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    observed = [Waits(), kte.callbacks.Throughput()]
+    model.fit(np.ones((12, 2)), np.ones((12, 1)), batch_size=4, verbose=0, callbacks=observed)
+    assert len(observed[0].ended) == 3
+    progress.finish_hooks()  # of no `fit`
