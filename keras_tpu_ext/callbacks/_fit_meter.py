@@ -20,13 +20,14 @@ _Number = TypeVar("_Number", int, float)
 class ExampleCounter:
     """Counts examples: an estimate per step while an epoch runs, the exact number at its end.
 
-    A `batch_size` from the user is taken at his word. Without one it takes readings; if a custom `train_step` may not
-    weight the loss tracker by the batch size, a count of `untrusted_per_step`, one per step and replica, is no count
-    of examples.
+    Without a `batch_size` from the user it takes readings. If a custom `train_step` may not weight the loss tracker
+    by the batch size, a count of `untrusted_per_step`, one per step and replica, is no count of examples.
     """
 
     def __init__(self, batch_size: int | None, untrusted_per_step: int = 0) -> None:
         self.per_step: float | None = batch_size  # examples per step, or `None` while they are not known
+        # Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
+        self.mismatch: tuple[float, int] | None = None
         self.batch_size = batch_size
         self._untrusted_per_step = untrusted_per_step
         self.start_epoch()
@@ -36,6 +37,7 @@ class ExampleCounter:
         self._steps = 0
         self._examples = 0.0
         self._was_reset = False
+        self._sizes: list[float] = []  # examples per step, as the readings of this epoch show them
 
     def read(self, steps: int, examples: float | None) -> None:
         """Take a reading: `examples` after `steps` whole steps of this epoch."""
@@ -47,6 +49,7 @@ class ExampleCounter:
             self._was_reset = True  # something evaluated the model in the middle of the epoch
         elif not self._was_reset:
             self.per_step = (examples - self._examples) / (steps - self._steps)
+            self._sizes.append(self.per_step)
             self._steps, self._examples = steps, examples
 
     def estimate(self, steps: int) -> float | None:
@@ -57,15 +60,27 @@ class ExampleCounter:
 
     def total(self, steps: int, examples: float | None) -> float | None:
         """Return the examples in the epoch's `steps` steps; `examples` is the model's count, if it has one."""
-        if examples is None or self.batch_size is not None:
+        if examples is None:
             return self.estimate(steps)
         is_count = examples > steps * self._untrusted_per_step
-        self._was_reset |= is_count and examples < self._examples
+        if self.batch_size is not None:
+            fits = self.batch_size * (steps - 1) < examples <= self.batch_size * steps
+            if is_count and steps and not fits:
+                self.mismatch = (examples, steps)
+            return examples if is_count and fits else self.estimate(steps)
+        self._was_reset |= is_count and examples < self._least(steps)
         if not is_count or self._was_reset:
             return None
         if self.per_step is None and steps:
             self.per_step = examples / steps
         return examples
+
+    def _least(self, steps: int) -> float:
+        """Return the fewest examples of `steps` steps; a lower count was reset since the last reading."""
+        # If readings have repeatedly shown one size, only the last batch may be smaller.
+        if len(self._sizes) < 2 or min(self._sizes) < max(self._sizes):
+            return self._examples
+        return self._examples + self._sizes[-1] * max(steps - 1 - self._steps, 0)
 
 
 class FitMeter:

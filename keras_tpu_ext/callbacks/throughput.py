@@ -37,6 +37,12 @@ _UNCOUNTED = (
     "loss tracker (or has one example per step and replica, which looks the same), so examples cannot be "
     "counted. Write: Throughput(batch_size=<examples per step over all replicas>)"
 )
+_MISMATCH = (
+    "Throughput(batch_size={batch_size}) does not fit: the model counted {examples:.0f} examples in an epoch of "
+    "{steps} steps, {per_step:.6g} per step. The rates shown use {batch_size}. batch_size is the number of examples "
+    "per step over all replicas. Write: Throughput() to have them counted, and put it before any callback that "
+    "evaluates the model"
+)
 
 
 class Throughput(FitObserver, Plotted):
@@ -340,7 +346,12 @@ class Throughput(FitObserver, Plotted):
         """Warn about each topic once in a `fit`."""
         counter = self._meter.examples
         found = dict(self._devices.warnings)
-        if counter.per_step is None and self._meter.completed:
+        if counter.mismatch is not None:
+            examples, steps = counter.mismatch
+            found["examples"] = _MISMATCH.format(
+                batch_size=self.batch_size, examples=examples, steps=steps, per_step=examples / steps
+            )
+        elif counter.per_step is None and self._meter.completed:
             found["examples"] = _UNCOUNTED
             self._show_in_progress_bar(batches=True)
         for topic in found.keys() - self._warned:

@@ -102,6 +102,15 @@ def test_a_count_that_was_set_back_after_the_last_reading_gives_no_total():
     assert counter.total(12, 24.0) is None
 
 
+@pytest.mark.parametrize(("counted", "total"), [(96.0, 96.0), (89.0, 89.0), (88.0, 88.0), (87.0, None)])
+def test_where_batches_have_one_size_only_the_last_may_be_smaller(counted, total):
+    counter = ExampleCounter(None)
+    counter.read(2, 16.0)
+    counter.read(4, 32.0)
+    assert counter.total(12, counted) == total
+    assert counter.estimate(12) == (None if total is None else 96.0)
+
+
 def test_where_the_count_has_run_out_of_digits_the_readings_tell():
     counter = ExampleCounter(None)
     counter.read(10, 80.0)
@@ -109,7 +118,11 @@ def test_where_the_count_has_run_out_of_digits_the_readings_tell():
     assert counter.total(30, None) == 240.0
 
 
-def test_a_given_batch_size_needs_no_count():
+@pytest.mark.parametrize(
+    ("counted", "total"), [(None, 32.0), (30.0, 30.0), (32.0, 32.0), (4.0, 32.0), (64.0, 32.0), (24.0, 32.0)]
+)
+def test_a_given_batch_size_is_used_and_the_count_only_for_the_last_batch(counted, total):
     counter = ExampleCounter(8, 1)
     assert counter.estimate(3) == 24
-    assert counter.total(4, 30.0) == 32
+    assert counter.total(4, counted) == total
+    assert counter.mismatch == ((counted, 4) if counted in (64.0, 24.0) else None)

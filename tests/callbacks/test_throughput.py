@@ -239,9 +239,17 @@ def test_batch_size_stands_in_where_examples_cannot_be_counted():
     assert logs[-1][SAMPLES] == 4 * logs[-1][BATCHES]
 
 
-def test_a_given_batch_size_is_taken_at_its_word():
+def test_batch_size_and_a_short_last_batch_that_the_model_counts():
     history, _, _ = run(model_of(), dataset(14, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2, batch_size=4)
-    assert history[SAMPLES] == [4.0, 4.0]
+    assert history[SAMPLES] == [4.0, 14 / 4]
+
+
+def test_batch_size_of_one_replica_is_told():
+    pattern = r"batch_size=2\) does not fit: the model counted 16 examples in an epoch of 4 steps, 4 per step"
+    with pytest.warns(UserWarning, match=pattern) as caught:
+        history, _, _ = run(model_of(), dataset(16, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2, batch_size=2)
+    assert len([warning for warning in caught if warning.category is kte.errors.KteWarning]) == 1
+    assert history[SAMPLES] == [2.0, 2.0]
 
 
 def test_batch_size_of_one():
