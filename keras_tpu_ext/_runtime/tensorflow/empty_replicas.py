@@ -147,4 +147,7 @@ def _either(data: SameNest, condition: tf.Tensor, otherwise: Callable[[tf.Tensor
         return data
     either = tf.cond(condition, lambda: [*found.values()], lambda: [otherwise(leaf) for leaf in found.values()])
     chosen = dict(zip(found, either, strict=True))
+    for leaf, each in zip(found.values(), either, strict=True):
+        if isinstance(leaf, tf.Tensor) and leaf.shape.rank:
+            each.set_shape([None, *leaf.shape[1:]])  # a `TimeDistributed` of Keras needs the number of steps
     return tf.nest.pack_sequence_as(data, [leaf if leaf is None else chosen[id(leaf)] for leaf in leaves])
