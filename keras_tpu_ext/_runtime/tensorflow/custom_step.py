@@ -2,7 +2,7 @@
 
 In a plain model it is written for one device, and each replica runs it on the whole batch, as it does a step whose
 layers look at the examples of a batch together. That is exact, and only as fast as one device. Its gradients are all
-the same, so their mean is taken, and each replica keeps its part of what metrics count, because reading them returns
+the same, so their mean is taken, and only the first replica keeps what metrics count, because reading them returns
 the sum. A step that calls `global_mean` is written for replicas, like those of a `TPUModel`: each replica runs it on
 its part of the batch.
 
@@ -31,12 +31,12 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     position_in_batch,
     prediction_context,
     whole_batch_view,
+    whole_state,
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.model_separability import HOW_TO_SPLIT, takes_whole_batch
-from keras_tpu_ext._runtime.tensorflow.replicas import native, num_replicas
-from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
+from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CustomStepWarning
 
@@ -88,21 +88,12 @@ def predict_on_whole_batch(step: Step, data: Nest) -> Nest:
 
 def _on_whole_batch(model: Model, step: Step) -> Step:
     """Return `step`, which takes a whole batch, as a step that takes a replica's part of it."""
-    replicas = model.distribute_strategy.num_replicas_in_sync
 
     def whole_step(data: Nest) -> Nest:
         with batch_context(data, "own"):
             data = gather_examples(data)
-            # Not `whole_state`: Keras 2 creates metrics while it traces the first replica, which has none until then.
-            variables = [native(variable) for metric in model.metrics for variable in metric.variables]
-            sums = [each for each in variables if is_per_replica(each) and each.dtype.is_floating]
-            for variable in sums:
-                variable.assign(variable * tf.cast(replicas, variable.dtype))
-            with whole_batch_view(), model._kte.operations():
-                logs = step(data)
-            for variable in sums:
-                variable.assign(variable / tf.cast(replicas, variable.dtype))
-        return logs
+            with whole_state(lambda: model.metrics), whole_batch_view(), model._kte.operations():
+                return step(data)
 
     return whole_step
 
