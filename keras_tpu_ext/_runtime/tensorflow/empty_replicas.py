@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import SameNest
+from keras_tpu_ext._runtime.common.types import Nest, SameNest
 from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH
 
 _ATTACHED = ("_keras_mask", "_keras_logits")  # tensors that Keras attaches to an output: its mask, and its logits
@@ -91,6 +91,12 @@ def _no_row(leaf: tf.Tensor) -> tf.Tensor:
     if isinstance(leaf, tf.SparseTensor):
         return tf.sparse.slice(leaf, [0] * leaf.shape.rank, tf.concat([[0], leaf.dense_shape[1:]], axis=0))
     return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs is kept
+
+
+def attached_to(data: Nest) -> list[tf.Tensor]:
+    """Return the masks and logits that Keras attaches to the tensors of `data`."""
+    found = [getattr(leaf, name, None) for leaf in tf.nest.flatten(data) for name in _ATTACHED]
+    return [leaf for leaf in found if leaf is not None]
 
 
 def with_attached(data: SameNest, function: Callable[[Any], Any]) -> SameNest:
