@@ -183,17 +183,16 @@ class InItsMetrics(Keeping):
         return {**logs, "spread": self.spreads.result()}
 
 
-def trained(scope, model_class, reads=False):
+def trained(scope, model_class, reads=None):
     keras.utils.set_random_seed(0)
     with scope:
         model = model_class()
-        loss = "mse"
-        if reads:
 
-            def loss(y_true, y_pred):
-                return tf.reduce_mean((y_true - y_pred) ** 2, -1) + model.spread()
+        def function(y_true, y_pred):
+            return tf.reduce_mean((y_true - y_pred) ** 2, -1) + model.spread()
 
-        model.compile(keras.optimizers.SGD(0.1), loss)
+        loss, metrics = function if reads == "loss" else "mse", [function] if reads == "metrics" else None
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics)
     history = model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history
     return {**history, "weights": np.hstack([np.ravel(value) for value in model.get_weights()])}
 
@@ -202,9 +201,10 @@ def trained(scope, model_class, reads=False):
 @pytest.mark.parametrize(
     ("model_class", "reads"),
     [
-        (InItsLoss, False),
-        (InItsMetrics, False),
-        pytest.param(Keeping, True, marks=pytest.mark.skipif(IS_KERAS2, reason="only looked for on Keras 3")),
+        (InItsLoss, None),
+        (InItsMetrics, None),
+        pytest.param(Keeping, "loss", marks=pytest.mark.skipif(IS_KERAS2, reason="only looked for on Keras 3")),
+        pytest.param(Keeping, "metrics", marks=pytest.mark.skipif(IS_KERAS2, reason="only looked for on Keras 3")),
     ],
 )
 def test_a_loss_that_reads_what_a_layer_keeps(scope3, model_class, reads):

@@ -113,8 +113,11 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
 
 def _has_own_loss(model: Model) -> bool:
     """Return whether the loss or the metrics of a model run code of the user's, which may read what a layer keeps."""
-    given = tf.nest.flatten(getattr(getattr(model, "_compile_loss", None), "_user_loss", None))
-    is_own = any(callable(loss) and not (is_known(loss) and is_known(getattr(loss, "fn", loss))) for loss in given)
+    compiled = [getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics")]  # of Keras 3
+    names = ("_user_loss", "_user_metrics", "_user_weighted_metrics")
+    given = tf.nest.flatten([getattr(each, name, None) for each in compiled for name in names])
+    functions = [getattr(each, "fn", getattr(each, "_fn", each)) for each in given]
+    is_own = any(callable(each) and not is_known(each) for each in [*given, *functions])
     return is_own or is_overridden(type(model), "compute_loss") or model._kte.has_custom_compute_metrics()
 
 
@@ -131,7 +134,7 @@ def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Sep
             given = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight}
             mark(y_pred, [given, program.layer_losses(), attached_to(y_pred)])
             as_keras_traces(program.loss_of_model)(**given, training=training)
-            if program.has_custom_compute_metrics():
+            if program.has_custom_compute_metrics() or hasattr(model, "_compile_metrics"):
                 as_keras_traces(model.compute_metrics)(**given)
 
     return of_loss(step, specs)
