@@ -118,7 +118,11 @@ def _has_own_loss(model: Model) -> bool:
     given = tf.nest.flatten([getattr(each, name, None) for each in compiled for name in names])
     functions = [getattr(each, "fn", getattr(each, "_fn", each)) for each in given]
     is_own = any(callable(each) and not is_known(each) for each in [*given, *functions])
-    return is_own or is_overridden(type(model), "compute_loss") or model._kte.has_custom_compute_metrics()
+    return is_own or _has_own_methods(model)
+
+
+def _has_own_methods(model: Model) -> bool:
+    return is_overridden(type(model), "compute_loss") or bool(model._kte.has_custom_compute_metrics())
 
 
 def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Separability:
@@ -132,7 +136,10 @@ def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Sep
                 y_pred = as_keras_traces(program.forward)(x, training=training)
             y_pred = with_attached(y_pred, lambda parts: tf.nest.map_structure(_copy, parts))
             given = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight}
-            mark(y_pred, [given, program.layer_losses(), attached_to(y_pred)])
+            mark(
+                y_pred if _has_own_methods(model) else (),
+                [given, BATCH.examples, program.layer_losses(), attached_to(y_pred)],
+            )
             as_keras_traces(program.loss_of_model)(**given, training=training)
             if program.has_custom_compute_metrics() or hasattr(model, "_compile_metrics"):
                 as_keras_traces(model.compute_metrics)(**given)
