@@ -42,10 +42,13 @@ class WithoutCall(keras.Model):
 
 
 class Adversaries(WithoutCall):
+    """Counts in whole numbers, and has a graph of its own."""
+
     def __init__(self):
         super().__init__()
         self.sum = keras.metrics.Sum(name="sum", dtype="int32")
 
+    @tf.function
     def train_step(self, x):
         rows = tf.shape(x)[0]
         noise = tf.fill([rows, 2], 0.3)

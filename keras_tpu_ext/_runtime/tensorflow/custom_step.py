@@ -24,6 +24,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.common.user_frame import warn
+from keras_tpu_ext._runtime.compat.autograph import inlined
 from keras_tpu_ext._runtime.tensorflow.batch import (
     batch_context,
     gather_examples,
@@ -45,6 +46,7 @@ Step = Callable[[Nest], Nest]
 
 def wrap_custom_step(model: Model, step: Step) -> Step:
     """Return the `train_step` or `test_step` of `model`; if it is the user's, one that gets the batch it is for."""
+    step = inlined(step)
     model._kte.separability.pop(step.__name__, None)
     part_step = step if is_own_step(step) else _on_own_part(model, step)
     if model.distribute_strategy.num_replicas_in_sync == 1:
