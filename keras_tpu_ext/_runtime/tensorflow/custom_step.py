@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -39,7 +39,7 @@ from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, on
 from keras_tpu_ext._runtime.tensorflow.model_separability import HOW_TO_SPLIT, takes_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.training.model import is_own_step
-from keras_tpu_ext.errors import CustomStepWarning
+from keras_tpu_ext.errors import ArgumentError, CustomStepWarning
 
 Step = Callable[[Nest], Nest]
 
@@ -55,9 +55,26 @@ def wrap_custom_step(model: Model, step: Step) -> Step:
 
     @functools.wraps(step)
     def wrapped_step(data: Nest) -> Nest:
-        return whole_step(data) if takes_whole_batch(model, step) else part_step(data)
+        with _explained_errors(model, step):
+            return whole_step(data) if takes_whole_batch(model, step) else part_step(data)
 
     return wrapped_step
+
+
+@contextlib.contextmanager
+def _explained_errors(model: Model, step: Step) -> Iterator[None]:
+    """Say what to write where TensorFlow refuses an update by a step of the user's own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_own_step(step) or "merge_call" not in str(error):
+            raise
+        raise ArgumentError(
+            f"{step.__name__} of {model.name!r} updates variables in a branch, a loop or a function with a graph of "
+            "its own, where replicas cannot wait for each other. Update in every step: for a sum of the gradients of "
+            "several batches, write compile(..., gradient_accumulation_steps=4); for a condition, "
+            "variable.assign(tf.where(condition, value, variable))."
+        ) from error
 
 
 def own_predict_step(model: Model) -> contextlib.AbstractContextManager[None]:
