@@ -42,6 +42,13 @@ class WithoutCall(keras.Model):
 
 
 class Adversaries(WithoutCall):
+    """Counts in whole numbers, and has a graph of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.sum = keras.metrics.Sum(name="sum", dtype="int32")
+
+    @tf.function
     def train_step(self, x):
         rows = tf.shape(x)[0]
         noise = tf.fill([rows, 2], 0.3)
@@ -153,6 +160,31 @@ def test_a_step_for_one_device_gives_its_numbers(x, scope3, kind):
     with scope3:
         ours = made(PLAIN[kind])
     assert_same(outcome(ours, x), outcome(plain, x))
+
+
+class UpdatesNowAndThen(LooksUp):
+    """Takes a step of its optimizer on a condition, as those do that accumulate gradients."""
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.one(x) ** 2)
+        variables = self.one.trainable_weights
+        pairs = list(zip(tape.gradient(loss, variables), variables, strict=True))
+
+        def update():
+            self.optimizers[0].apply_gradients(pairs)
+            return 1
+
+        tf.cond(loss > 0.0, update, lambda: 0)
+        return {"loss": loss}
+
+
+@WHOLE
+def test_an_update_on_a_condition_is_refused_with_the_cure(x, scope3):
+    with scope3:
+        model = made(UpdatesNowAndThen)
+    with pytest.raises(kte.errors.ArgumentError, match=r"train_step .* gradient_accumulation_steps=4"):
+        outcome(model, x)
 
 
 @pytest.mark.gate_on("keras2_tf215")

@@ -17,6 +17,7 @@ exhaustive = pytest.mark.exhaustive
 
 X = np.array([[0.0], [2.0], [4.0], [10.0], [3.0]], "float32")
 Y = np.array([[0.0], [0.0], [1.0], [0.0], [1.0]], "float32")
+KERNEL = np.ones((3, 3, 1, 1), "float32")
 
 
 class CentersInTraining(keras.layers.Layer):
@@ -152,6 +153,120 @@ def test_a_trial_changes_nothing_that_a_loss_keeps(scope3):
         model.compile("sgd", loss)
     model.fit(X[:3], Y[:3], batch_size=3, verbose=0)
     assert float(loss.calls.numpy()) == 1.0
+
+
+class Keeping(keras.Model):
+    """Keeps what a layer has made of the batch, for its loss or its metrics."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)
+        self.spreads = keras.metrics.Mean(name="spread")
+
+    def call(self, x):
+        self.hidden = self.first(x)
+        return self.last(self.hidden)
+
+    def spread(self):
+        return tf.math.reduce_std(self.hidden)
+
+
+class InItsLoss(Keeping):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **training):
+        return super().compute_loss(x, y, y_pred, sample_weight, **training) + self.spread()
+
+
+class InItsMetrics(Keeping):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        self.spreads.update_state(self.spread())
+        return {**logs, "spread": self.spreads.result()}
+
+
+def trained(scope, model_class, reads=None):
+    keras.utils.set_random_seed(0)
+    with scope:
+        model = model_class()
+
+        def function(y_true, y_pred):
+            return tf.reduce_mean((y_true - y_pred) ** 2, -1) + model.spread()
+
+        loss, metrics = function if reads == "loss" else "mse", [function] if reads == "metrics" else None
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics)
+    history = model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history
+    return {**history, "weights": np.hstack([np.ravel(value) for value in model.get_weights()])}
+
+
+@TOLD
+@pytest.mark.parametrize(
+    ("model_class", "reads"),
+    [
+        (InItsLoss, None),
+        (InItsMetrics, None),
+        pytest.param(Keeping, "loss", marks=pytest.mark.skipif(IS_KERAS2, reason="only looked for on Keras 3")),
+        pytest.param(Keeping, "metrics", marks=pytest.mark.skipif(IS_KERAS2, reason="only looked for on Keras 3")),
+    ],
+)
+def test_a_loss_that_reads_what_a_layer_keeps(scope3, model_class, reads):
+    assert_same(trained(scope3, model_class, reads), trained(contextlib.nullcontext(), model_class, reads))
+
+
+class Smallest(Keeping):
+    """Updates a metric with one number for the batch, and returns another."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        self.spreads.update_state(tf.reduce_min(y_pred))
+        return {**logs, "spread": self.spreads.result(), "largest": tf.reduce_max(y_pred)}
+
+
+def test_own_compute_metrics_get_the_whole_batch(scope3):
+    assert_same(trained(scope3, Smallest), trained(contextlib.nullcontext(), Smallest))
+
+
+class AddsWeights(keras.layers.Layer):
+    """Adds its weights to the loss, one by one."""
+
+    def build(self, shape):
+        self.weight = self.add_weight(name="weight", shape=(2,), initializer="ones")
+
+    def call(self, x):
+        self.add_loss(0.1 * self.weight**2)
+        return x * self.weight[0]
+
+
+@TOLD
+@pytest.mark.skipif(IS_KERAS2, reason="Keras 2 adds numbers only")
+def test_an_array_of_weights_that_a_layer_adds_to_the_loss(scope3):
+    assert_same(outcome(scope3, AddsWeights), outcome(contextlib.nullcontext(), AddsWeights))
+
+
+class Pools(keras.losses.Loss):
+    """Pools images, which TensorFlow's kernels cannot do without a row."""
+
+    def call(self, y_true, y_pred):
+        images = [tf.reshape(tf.repeat(y, 16, axis=1), [-1, 4, 4, 1]) for y in (y_true, y_pred)]
+        pools = [tf.nn.max_pool2d(tf.nn.conv2d(each, KERNEL, 1, "SAME"), 2, 2, "SAME") for each in images]
+        return tf.reduce_mean((pools[0] - pools[1]) ** 2, axis=[1, 2, 3])
+
+
+def test_a_loss_gets_a_row_where_a_replica_has_none(scope3):
+    assert_same(outcome(scope3, loss=Pools, rows=5), outcome(contextlib.nullcontext(), loss=Pools, rows=5))
+
+
+@pytest.mark.skipif(IS_KERAS2, reason="Keras 2 has no such loss")
+def test_ctc_where_a_replica_has_no_row(scope3):
+    x = np.random.default_rng(0).normal(size=(7, 5, 3)).astype("float32")
+    y = np.arange(14).reshape(7, 2) % 2 + 1
+
+    def losses(scope):
+        keras.utils.set_random_seed(0)
+        with scope:
+            model = keras.Sequential([keras.Input((5, 3)), keras.layers.Dense(4)])
+            model.compile("sgd", keras.losses.CTC())
+        return model.fit(x, y, batch_size=6, epochs=2, shuffle=False, verbose=0).history["loss"]
+
+    assert_close(np.asarray(losses(scope3)), np.asarray(losses(contextlib.nullcontext())))
 
 
 class CentersByMeanOfAll(keras.layers.Layer):

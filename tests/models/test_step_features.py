@@ -289,6 +289,20 @@ def test_a_layer_may_do_with_the_row_of_a_replica_without_examples_what_it_likes
     pair.agree(lambda model: model.fit(batches, epochs=1, shuffle=False, verbose=0).history)
 
 
+@pytest.mark.gate_on("keras3_tf")
+def test_the_number_of_steps_stays_known_where_a_replica_may_have_no_example(twins, data):
+    """Keras's `TimeDistributed` takes the number of rows for that of steps it does not know."""
+
+    def build(model_class):
+        inputs = keras.Input((7,), dtype="int32")
+        hidden = keras.layers.TimeDistributed(keras.layers.Dense(3))(keras.layers.Embedding(5, 4)(inputs))
+        return model_class(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(hidden)))
+
+    words = np.arange(103 * 7, dtype="int32").reshape(103, 7) ** 2 % 5
+    batches = sources.batched((words, data.y), 33)
+    twins(build).agree(lambda model: model.fit(batches, epochs=1, shuffle=False, verbose=0).history)
+
+
 class Spread:
     """A `compute_loss` that needs all predictions at once, and the regularisers."""
 

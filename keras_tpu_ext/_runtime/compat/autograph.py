@@ -6,6 +6,7 @@ caller is, according to TensorFlow's control status.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -40,3 +41,13 @@ def converted(function: Callable[_P, _R]) -> Callable[_P, _R]:
     autograph = tf.__internal__.autograph
     convert: Callable[_P, _R] = autograph.tf_convert(function, autograph.control_status_ctx())
     return convert
+
+
+def inlined(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return the code of a `tf.function`, in whose graph replicas cannot wait for each other, converted as there."""
+    code = getattr(function, "python_function", None)
+    if code is None:
+        return function
+    with _ControlStatusCtx(_Status.ENABLED):
+        convert = converted(code)
+    return functools.wraps(code)(lambda *args, **kwargs: convert(*args, **kwargs))

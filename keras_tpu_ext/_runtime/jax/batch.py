@@ -102,9 +102,14 @@ def whole_batch_view() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def whole_state(variables: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+def whole_state(metrics: Callable[[], Iterable[Any]]) -> contextlib.AbstractContextManager[None]:
     """Return a context that changes nothing."""
     return contextlib.nullcontext()
+
+
+def on_some_row(function: _Function) -> _Function:
+    """Return `function`: a program on JAX never gets a batch without rows."""
+    return function
 
 
 def is_row_by_row(function: Callable[..., Any], specs: Sequence[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -14,8 +14,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.attributes import attributes_restored, temporarily
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
 from keras_tpu_ext._runtime.common.patches import Patch, patched
-from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest, Variable
-from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_attached
+from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, one_row_if_empty, with_attached
 from keras_tpu_ext._runtime.tensorflow.graph_axis import of_rows
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     batch_size,
@@ -206,15 +206,34 @@ def is_mean_local() -> bool:
 
 
 @contextlib.contextmanager
-def whole_state(variables: Sequence[Variable]) -> Iterator[None]:
+def whole_state(metrics: Callable[[], Iterable[Any]]) -> Iterator[None]:
     """Within the block each replica holds the metrics' state of all examples; after it, only the first one does."""
-    summed = [native(variable) for variable in variables if is_per_replica(variable)]
-    for variable, value in zip(summed, sum_over_replicas([tf.identity(each) for each in summed]), strict=True):
+
+    def summed() -> list[Any]:
+        return [native(each) for metric in metrics() for each in metric.variables if is_per_replica(each)]
+
+    before = summed()
+    # The first replica may create more of them: here it waits for the others, even if there is none yet.
+    values = sum_over_replicas([tf.zeros([]), *map(tf.identity, before)])
+    for variable, value in zip(before, values[1:], strict=True):
         variable.assign(value)
     yield
     is_first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
-    for variable in summed:
+    for variable in summed():
         variable.assign(tf.where(is_first, variable, tf.zeros_like(variable)))
+
+
+def on_some_row(function: _Function) -> _Function:
+    """Return `function`, called with a row where this replica has none; the values of that row are cut off."""
+    if BATCH.has_any is None:
+        return function
+
+    @functools.wraps(function)
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        values = function(*with_attached(tensors, lambda parts: one_row_if_empty(parts, BATCH.has_any)))
+        return no_row_if_empty(values, BATCH.has_any) if values.shape.rank else values
+
+    return cast(_Function, call)
 
 
 def needs_gather() -> bool:

@@ -2,7 +2,7 @@
 
 In a plain model it is written for one device, and each replica runs it on the whole batch, as it does a step whose
 layers look at the examples of a batch together. That is exact, and only as fast as one device. Its gradients are all
-the same, so their mean is taken, and each replica keeps its part of what metrics count, because reading them returns
+the same, so their mean is taken, and only the first replica keeps what metrics count, because reading them returns
 the sum. A step that calls `global_mean` is written for replicas, like those of a `TPUModel`: each replica runs it on
 its part of the batch.
 
@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.common.user_frame import warn
+from keras_tpu_ext._runtime.compat.autograph import inlined
 from keras_tpu_ext._runtime.tensorflow.batch import (
     batch_context,
     gather_examples,
@@ -31,20 +32,21 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     position_in_batch,
     prediction_context,
     whole_batch_view,
+    whole_state,
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.model_separability import HOW_TO_SPLIT, takes_whole_batch
-from keras_tpu_ext._runtime.tensorflow.replicas import native, num_replicas
-from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
+from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.training.model import is_own_step
-from keras_tpu_ext.errors import CustomStepWarning
+from keras_tpu_ext.errors import ArgumentError, CustomStepWarning
 
 Step = Callable[[Nest], Nest]
 
 
 def wrap_custom_step(model: Model, step: Step) -> Step:
     """Return the `train_step` or `test_step` of `model`; if it is the user's, one that gets the batch it is for."""
+    step = inlined(step)
     model._kte.separability.pop(step.__name__, None)
     part_step = step if is_own_step(step) else _on_own_part(model, step)
     if model.distribute_strategy.num_replicas_in_sync == 1:
@@ -53,9 +55,26 @@ def wrap_custom_step(model: Model, step: Step) -> Step:
 
     @functools.wraps(step)
     def wrapped_step(data: Nest) -> Nest:
-        return whole_step(data) if takes_whole_batch(model, step) else part_step(data)
+        with _explained_errors(model, step):
+            return whole_step(data) if takes_whole_batch(model, step) else part_step(data)
 
     return wrapped_step
+
+
+@contextlib.contextmanager
+def _explained_errors(model: Model, step: Step) -> Iterator[None]:
+    """Say what to write where TensorFlow refuses an update by a step of the user's own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_own_step(step) or "merge_call" not in str(error):
+            raise
+        raise ArgumentError(
+            f"{step.__name__} of {model.name!r} updates variables in a branch, a loop or a function with a graph of "
+            "its own, where replicas cannot wait for each other. Update in every step: for a sum of the gradients of "
+            "several batches, write compile(..., gradient_accumulation_steps=4); for a condition, "
+            "variable.assign(tf.where(condition, value, variable))."
+        ) from error
 
 
 def own_predict_step(model: Model) -> contextlib.AbstractContextManager[None]:
@@ -88,21 +107,12 @@ def predict_on_whole_batch(step: Step, data: Nest) -> Nest:
 
 def _on_whole_batch(model: Model, step: Step) -> Step:
     """Return `step`, which takes a whole batch, as a step that takes a replica's part of it."""
-    replicas = model.distribute_strategy.num_replicas_in_sync
 
     def whole_step(data: Nest) -> Nest:
         with batch_context(data, "own"):
             data = gather_examples(data)
-            # Not `whole_state`: Keras 2 creates metrics while it traces the first replica, which has none until then.
-            variables = [native(variable) for metric in model.metrics for variable in metric.variables]
-            sums = [each for each in variables if is_per_replica(each) and each.dtype.is_floating]
-            for variable in sums:
-                variable.assign(variable * tf.cast(replicas, variable.dtype))
-            with whole_batch_view(), model._kte.operations():
-                logs = step(data)
-            for variable in sums:
-                variable.assign(variable / tf.cast(replicas, variable.dtype))
-        return logs
+            with whole_state(lambda: model.metrics), whole_batch_view(), model._kte.operations():
+                return step(data)
 
     return whole_step
 

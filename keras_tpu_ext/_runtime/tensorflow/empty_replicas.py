@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import SameNest
+from keras_tpu_ext._runtime.common.types import Nest, SameNest
 from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH
 
 _ATTACHED = ("_keras_mask", "_keras_logits")  # tensors that Keras attaches to an output: its mask, and its logits
@@ -93,6 +93,12 @@ def _no_row(leaf: tf.Tensor) -> tf.Tensor:
     return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs is kept
 
 
+def attached_to(data: Nest) -> list[tf.Tensor]:
+    """Return the masks and logits that Keras attaches to the tensors of `data`."""
+    found = [getattr(leaf, name, None) for leaf in tf.nest.flatten(data) for name in _ATTACHED]
+    return [leaf for leaf in found if leaf is not None]
+
+
 def with_attached(data: SameNest, function: Callable[[Any], Any]) -> SameNest:
     """Return `function(data)`, a structure like `data`, with the masks and logits that Keras attaches to tensors."""
     leaves = tf.nest.flatten(data)
@@ -147,4 +153,7 @@ def _either(data: SameNest, condition: tf.Tensor, otherwise: Callable[[tf.Tensor
         return data
     either = tf.cond(condition, lambda: [*found.values()], lambda: [otherwise(leaf) for leaf in found.values()])
     chosen = dict(zip(found, either, strict=True))
+    for leaf, each in zip(found.values(), either, strict=True):
+        if isinstance(leaf, tf.Tensor) and leaf.shape.rank:
+            each.set_shape([None, *leaf.shape[1:]])  # a `TimeDistributed` of Keras needs the number of steps
     return tf.nest.pack_sequence_as(data, [leaf if leaf is None else chosen[id(leaf)] for leaf in leaves])

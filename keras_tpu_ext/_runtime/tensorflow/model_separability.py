@@ -13,15 +13,17 @@ from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, trial_context
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import attached_to, with_attached
 from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, holding_whole_batch, num_replicas, with_none
 from keras_tpu_ext._runtime.tensorflow.separability import (
     Separability,
     handle_of,
     number_of_lookups,
+    of_loss,
     of_model,
     of_step,
 )
-from keras_tpu_ext._runtime.training.compile_utils import is_overridden
+from keras_tpu_ext._runtime.training.compile_utils import is_known, is_overridden
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CustomStepWarning, MixedExamplesWarning
 
@@ -48,7 +50,7 @@ def find_separability(model: Model, data: Nest, step: Callable[..., Any]) -> Non
     category: type[Warning] = MixedExamplesWarning
     with model.distribute_strategy.scope():
         if is_own_step(step):
-            found = _of_layers(model, specs, training=step.__name__ == "train_step")
+            found = _of_layers(model, specs, step.__name__)
         elif step.__name__ == "predict_step":
             found = _of_own_prediction(model, specs, step)
         else:
@@ -85,8 +87,8 @@ _CURE = (
 )
 
 
-def _of_layers(model: Model, specs: Nest, *, training: bool) -> Separability:
-    program = model._kte
+def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
+    program, training = model._kte, step == "train_step"
     stateful = [layer.name for layer in model._flatten_layers() if _is_stateful(layer)]
     if stateful:
         return Separability(f"{', '.join(stateful)} keeps a state for each row of a batch")
@@ -101,9 +103,52 @@ def _of_layers(model: Model, specs: Nest, *, training: bool) -> Separability:
         found = of_model(forward, [x], _variables(model))
     if not found.is_certain and not program.own_layers():
         found = Separability()
+    if found.is_row_by_row and step != "predict_step" and _has_own_loss(model):
+        of_loss = _of_what_its_loss_reads(model, specs, training=training)
+        found = found if of_loss.is_row_by_row else of_loss
     if found.is_row_by_row and training and is_overridden(type(model), "compute_loss"):
         return _of_own_loss(model, specs, found)
     return found
+
+
+def _has_own_loss(model: Model) -> bool:
+    """Return whether the loss or the metrics of a model run code of the user's, which may read what a layer keeps."""
+    compiled = [getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics")]  # of Keras 3
+    names = ("_user_loss", "_user_metrics", "_user_weighted_metrics")
+    given = tf.nest.flatten([getattr(each, name, None) for each in compiled for name in names])
+    functions = [getattr(each, "fn", getattr(each, "_fn", each)) for each in given]
+    is_own = any(callable(each) and not is_known(each) for each in [*given, *functions])
+    return is_own or _has_own_methods(model)
+
+
+def _has_own_methods(model: Model) -> bool:
+    return is_overridden(type(model), "compute_loss") or bool(model._kte.has_custom_compute_metrics())
+
+
+def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Separability:
+    """Return whether the loss of a model, which may get the whole batch, reads nothing else that is of a part."""
+    program = model._kte
+
+    def step(data: Nest, mark: Callable[[Nest, Nest], None]) -> None:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
+        with trial_context(data), holding_whole_batch():
+            with program.exclude_padding():
+                y_pred = as_keras_traces(program.forward)(x, training=training)
+            y_pred = with_attached(y_pred, lambda parts: tf.nest.map_structure(_copy, parts))
+            given = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight}
+            mark(
+                y_pred if _has_own_methods(model) else (),
+                [given, BATCH.examples, program.layer_losses(), attached_to(y_pred)],
+            )
+            as_keras_traces(program.loss_of_model)(**given, training=training)
+            if program.has_custom_compute_metrics() or hasattr(model, "_compile_metrics"):
+                as_keras_traces(model.compute_metrics)(**given)
+
+    return of_loss(step, specs)
+
+
+def _copy(leaf: Any) -> Any:
+    return tf.identity(leaf) if tf.is_tensor(leaf) else leaf
 
 
 def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separability:

@@ -25,6 +25,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     valid_fraction,
     valid_rows,
     whole_batch_view,
+    whole_state,
     zero_invalid_rows,
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
@@ -308,9 +309,11 @@ class TensorFlowProgram(ExactProgram):
         return type(self.model).compute_metrics is not keras.Model.compute_metrics
 
     def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
-        # Only a user's function updates metrics other than those of `compile`, which know about padded rows.
-        is_padded = BATCH.valid is not None and self.has_custom_compute_metrics()
-        with mask_metrics(self.custom_metrics() if is_padded else ()):
+        if not needs_gather() or not self.has_custom_compute_metrics():
+            return dict(self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
+        # The user's own function may do anything: it gets the whole batch, on every replica.
+        x, y, y_pred, sample_weight = gather_examples((x, y, y_pred, sample_weight))
+        with whole_state(lambda: self.model.metrics), whole_batch_view():
             return dict(self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self, local: tf.Tensor) -> None:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, rows
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest, Variable
-from keras_tpu_ext._runtime.tensorflow.graph_axis import Assignment, Known, of_whole_batch
+from keras_tpu_ext._runtime.tensorflow.graph_axis import Assignment, Known, Step, of_whole_batch
 from keras_tpu_ext._runtime.tensorflow.graph_rules import Walk
 from keras_tpu_ext._runtime.tensorflow.replicas import native
 from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
@@ -76,15 +76,12 @@ def of_model(
         return [leaf for leaf in tf.nest.flatten(outputs) if leaf is not None] + losses
 
     try:
-        values, walk = _trace(results, specs, variables)
+        values, walk, _ = _trace(results, specs, variables)
     except UntraceableError as error:
         return _untraceable(error)
     count = len(values) - len(losses)
     problems = [_problem(value, "") for value in values[:count]]
-    problems += [
-        _problem(value, ", given to add_loss", "mean" if loss.shape.rank == 0 else "")
-        for value, loss in zip(values[count:], losses, strict=True)
-    ]
+    problems += [_problem_of_loss(value, loss.shape.rank) for value, loss in zip(values[count:], losses, strict=True)]
     problems += _problems_of_variables(walk.assignments, variables)
     once, of_rows = (
         {id(h) for h, indices in walk.lookups if (indices == CONSTANT) == same} for same in (True, False)
@@ -101,6 +98,34 @@ def of_step(step: Callable[[Nest], Nest], data: Nest, variables: Iterable[Variab
     except UntraceableError as error:
         return _untraceable(error)
     return _worst(_problems_of_variables(walk.assignments, variables, is_step=True)) or Separability()
+
+
+def of_loss(step: Callable[[Nest, Callable[[Nest, Nest], None]], Any], specs: Nest) -> Separability:
+    """Return whether a loss reads no other results of a forward pass than it may, and all outputs have rows.
+
+    `step`, a forward pass and then the loss, calls its second argument in between, with the outputs and with all that
+    the loss may read.
+    """
+    marks: list[Any] = []
+
+    def mark(outputs: Nest, may_read: Nest) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        refs = [{leaf.ref() for leaf in tf.nest.flatten(nest) if tf.is_tensor(leaf)} for nest in (outputs, may_read)]
+        marks.extend((graph, len(graph.get_operations()), *refs))
+
+    try:
+        _, _, known = _trace(lambda data: (step(data, mark), None)[1], [specs])
+    except UntraceableError:
+        return Separability()  # it is given the whole batch, whatever it does
+    graph, count, outputs, may_read = marks
+    if any(known.values.get(ref, CONSTANT) == CONSTANT for ref in outputs):
+        return Separability("an output that its loss may read has no rows")
+    operations = graph.get_operations()
+    before = set(operations[:count])
+    for tensor in (each for operation in operations[count:] for each in operation.inputs):
+        if tensor.op in before and tensor.ref() not in may_read and known.value(tensor) != CONSTANT:
+            return Separability(f"its loss reads {Step(tensor.op, known, Walk()).where}, which is no output")
+    return Separability()
 
 
 def number_of_lookups(function: Callable[..., Any], specs: Sequence[Nest]) -> int | None:
@@ -168,10 +193,16 @@ def _problem(value: Value, what: str, also: str = "") -> Separability | None:
     return Separability(f"{reason}{what}", is_certain=value.is_certain)
 
 
+def _problem_of_loss(value: Value, rank: int | None) -> Separability | None:
+    if value == CONSTANT and rank != 0:
+        return Separability("an array that is the same for every batch, and not its sum, given to add_loss")
+    return _problem(value, ", given to add_loss", "mean" if rank == 0 else "")
+
+
 def _trace(
     function: Callable[..., Any], specs: Sequence[Nest], variables: Iterable[Variable] = ()
-) -> tuple[list[Value], Walk]:
-    """Return the values of the results of `function`, and the walk, with variables as one replica sees them."""
+) -> tuple[list[Value], Walk, Known]:
+    """Return the values of the results of `function`, the walk, and what is known of the graph of one replica."""
     graph = tf.__internal__.FuncGraph("kte_separability")
     strategy, known = tf.distribute.get_strategy(), Known({})
     placeholder = functools.partial(_placeholder, known=known)
@@ -189,7 +220,7 @@ def _trace(
     known.handles.update({inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource})
     walk = Walk(_handles_of_sums(variables))
     walk.through(graph, known)
-    return [known.value(tensor) for tensor in tensors], walk
+    return [known.value(tensor) for tensor in tensors], walk, known
 
 
 def _outside(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from keras_tpu_ext._runtime.common.types import Nest, SameNest, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import Metric, Nest, SameNest, Tensor, Variable
 from keras_tpu_ext._runtime.training import protocols
 
 _Rows = TypeVar("_Rows", bound="Tensor | None")
@@ -30,8 +30,11 @@ class Batch(protocols.Batch, Protocol):
     def whole_batch_view(self) -> AbstractContextManager[None]:
         """Return a context manager within which this replica holds what `gather_examples` returns."""
 
-    def whole_state(self, variables: Sequence[Variable]) -> AbstractContextManager[None]:
-        """Return a context manager within which a metric's `variables` hold the values kept on all replicas."""
+    def whole_state(self, metrics: Callable[[], Iterable[Metric]]) -> AbstractContextManager[None]:
+        """Return a context manager within which the variables of `metrics` hold the values kept on all replicas."""
+
+    def on_some_row(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return `function`, called with a row where this replica has none; the values of that row are cut off."""
 
     def is_row_by_row(self, function: Callable[..., Nest], specs: Sequence[Nest]) -> bool:
         """Return whether results of `function` for a row, on tensors like `specs`, depend on that row alone."""

@@ -75,10 +75,11 @@ class LocalLoss:
     ) -> tuple[Tensor, Tensor | None, bool]:
         """Return the losses times weights and mask, the mask that was applied, and if the loss reduces by itself."""
         masks = [mask_of(y_pred)]
+        call = self.loss.call if self._is_known() else self._batch.on_some_row(self.loss.call)
         ranks: list[int | None] = []
 
         def call_and_keep_mask(y_true: Tensor, y_pred: Tensor) -> Tensor:
-            values: Tensor = self.loss.call(y_true, y_pred)
+            values: Tensor = call(y_true, y_pred)
             masks.append(mask_of(values))
             ranks.append(rank_of(values))
             return values
@@ -98,11 +99,15 @@ class LocalLoss:
         self._track(mean / replicas, self._weight_of_batch(y_pred))
         return recorded(LossSum(ops.sum(values) / replicas)).total
 
+    def _is_known(self) -> bool:
+        """Return whether a loss is one of Keras that works on each example by itself, and on none."""
+        function = getattr(self.loss, "fn", self.loss)
+        is_special = _has_axis(self.loss) or getattr(function, "__name__", "") in ("circle", "ctc")
+        return is_of_keras(type(self.loss)) and is_of_keras(function) and not is_special
+
     def _mixes_examples(self, y_true: Tensor, y_pred: Tensor) -> bool:
         """Return whether a loss compares the examples of a batch; of Keras's losses few do, by an axis."""
-        function = getattr(self.loss, "fn", self.loss)
-        may_mix = _has_axis(self.loss) or getattr(function, "__name__", "") == "circle"
-        if is_of_keras(type(self.loss)) and is_of_keras(function) and not may_mix:
+        if self._is_known():
             return False
         if is_of_keras(type(self.loss).__call__):
             specs = y_true, y_pred
@@ -234,7 +239,7 @@ def update_metric(
     keeps_whole = not takes_whole and batch.num_replicas() > 1
     if takes_whole or (keeps_whole and needs_whole_batch(metric, batch, true, predicted, weight)):
         true, whole, weight = batch.gather_examples((true, predicted, weight))
-        state = contextlib.nullcontext() if takes_whole else batch.whole_state(metric.variables)
+        state = contextlib.nullcontext() if takes_whole else batch.whole_state(lambda: [metric])
         with state, batch.whole_batch_view():
             metric.update_state(true, whole, weight)
     elif not batch.is_padded():
