@@ -12,9 +12,9 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, trial_context
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, trial_context, whole_batch_view
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import attached_to, with_attached
-from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, holding_whole_batch, num_replicas, with_none
+from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, num_replicas, with_none
 from keras_tpu_ext._runtime.tensorflow.separability import (
     Separability,
     handle_of,
@@ -131,7 +131,7 @@ def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Sep
 
     def step(data: Nest, mark: Callable[[Nest, Nest], None]) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
-        with trial_context(data), holding_whole_batch():
+        with trial_context(data), whole_batch_view():
             with program.exclude_padding():
                 y_pred = as_keras_traces(program.forward)(x, training=training)
             y_pred = with_attached(y_pred, lambda parts: tf.nest.map_structure(_copy, parts))
@@ -160,7 +160,7 @@ def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separabi
     def lookups(*, with_loss: bool) -> int | None:
         def forward(data: Nest) -> None:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
-            with trial_context(data), holding_whole_batch():
+            with trial_context(data), whole_batch_view():
                 y_pred = as_keras_traces(model._kte.forward)(x, training=True)
                 arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight, "training": True}
                 if with_loss:
