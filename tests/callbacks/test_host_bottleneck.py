@@ -230,6 +230,7 @@ def test_where_epochs_are_too_short_it_says_so():
 
 
 @pytest.mark.gate_on("keras3_tf")
+@pytest.mark.runtimes("keras3_tf", "keras2_tf", reason="on JAX it takes no probe")
 def test_where_executions_grow_to_the_end_it_says_so():
     model = built(kte.TPUModel, None, steps_per_execution="auto")
     with pytest.warns(UserWarning, match="HostBottleneck could not find out") as told:
