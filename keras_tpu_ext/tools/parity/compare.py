@@ -49,8 +49,7 @@ def compare(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tup
 
 
 def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, replicas: int) -> Iterator[ParityRow]:
-    reference, got = one.parts[name], many.parts[name]
-    label = PARTS[name]
+    reference, got, label = one.parts[name], many.parts[name], PARTS[name][0]
     quantity = {"gradients": "gradients", "predict": "predictions"}.get(name, "all")
     if reference.unchecked or reference.error:
         reason = reference.unchecked or f"fails on one device: {reference.error}"
