@@ -12,6 +12,7 @@ from keras_tpu_ext.data.pipeline import nodes
 from keras_tpu_ext.data.pipeline.advice import Finding
 from keras_tpu_ext.data.pipeline.effects import effects_of
 from keras_tpu_ext.data.skipped import is_reader
+from keras_tpu_ext.output.display import counted
 
 # TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
 # takes some 20 ms, so two threads open 100 files a second and 64 threads 3200 (benchmarks/input_ladder.py).
@@ -184,7 +185,7 @@ def _is_fixed(dataset: nodes.Node) -> bool:
 
 
 def _size(size: int, unit: int, replicas: int) -> Iterator[Finding]:
-    where = f"on {replicas} replica{'' if replicas == 1 else 's'}"
+    where = f"on {counted(replicas, 'replica')}"
     if size < unit:
         what = f"A batch has {size} examples: {where} fewer than 8 each, and a TPU works on 8 rows at a time."
         yield Finding("batch-small", what, f".batch({unit * 16})  # 128 a replica")

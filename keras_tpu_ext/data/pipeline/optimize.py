@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import weakref
 from typing import Any
 
 from keras_tpu_ext.data._tensorflow import check_dataset
@@ -12,7 +11,7 @@ from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.report import Report
 
 _LOG = logging.getLogger("keras_tpu_ext")
-_REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDictionary()
+_REPORT = "_kte_optimization_report"  # the attribute of a dataset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +85,7 @@ def optimize(dataset: Any, *, allow_reorder: bool = False) -> Any:
     made = dataset.with_options(options)
     vars(made).update({name: value for name, value in vars(dataset).items() if not name.startswith("_")})
     left = [f"{one.what} Write {one.write}" for one in find(made, 1, "") if one.kind in SLOW]
-    _REPORTS[made] = OptimizationReport(tuple(done), tuple(left))
+    setattr(made, _REPORT, OptimizationReport(tuple(done), tuple(left)))
     _LOG.info("optimize: %s (left: %d)", "; ".join(done) or "nothing to change", len(left))
     return made
 
@@ -109,10 +108,10 @@ def optimization_report(dataset: Any) -> OptimizationReport:
         print(report.left)  # what was not, and why
         ```
     """
-    try:
-        return _REPORTS[dataset]
-    except (KeyError, TypeError):
+    report: OptimizationReport | None = getattr(dataset, _REPORT, None)
+    if report is None:
         raise ArgumentError(
             "optimization_report needs the very dataset that kte.data.optimize returned. Write dataset = "
             "kte.data.optimize(dataset), then kte.data.optimization_report(dataset)."
-        ) from None
+        )
+    return report
