@@ -153,4 +153,3 @@ def skipped(dataset: object) -> SkippedRecords:
         )
     log: SkipLog | None = getattr(dataset, _LOG)
     return SkippedRecords((), None, None) if log is None else log.read()
-

@@ -124,7 +124,8 @@ class RandomAffine(Augmentation):
         (of_rows, of_columns), (down, right) = drawn.scales, drawn.moves
         rows = _slope_offsets(of_rows, height + 2 * margin_y) + _center(down, height)
         columns = _slope_offsets(of_columns, width) + _center(right, width + 2 * margin_x)
-        images = _scale(images, rows, columns)
+        weights = _weights(rows, images.shape[1]), _weights(columns, images.shape[2])
+        images = ops.one_hot_einsum(images, ("bih,bhwc->biwc", weights[0]), ("bjw,biwc->bijc", weights[1]))
         if margin_y:
             images = _shear(images, _slope_offsets(drawn.columns, width), margin_y, axis=1)
         if not angles.odd.any():
@@ -261,12 +262,6 @@ def _shear(images: Any, amounts: Any, max_amount: int, axis: int) -> Any:
         pixels = ops.where(pixels >= step, pixels - step, pixels)
         remaining -= step
     return _between(_crop(images, slice(-1), axis), _crop(images, slice(1, None), axis), part)
-
-
-def _scale(images: Any, rows: Any, columns: Any) -> Any:
-    """Return images whose rows and columns are those at other positions, in 256ths of a pixel, for each example."""
-    rows, columns = _weights(rows, images.shape[1]), _weights(columns, images.shape[2])
-    return ops.one_hot_einsum(images, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
 
 
 def _weights(positions: Any, size: int) -> Any:

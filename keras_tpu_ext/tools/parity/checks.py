@@ -17,6 +17,7 @@ Key = tuple[str, str]  # the scenario, and the quantity that is compared
 _ONE_STEP, _TAIL, _INFINITY = "one step", "uneven tail, fit", "an inf in one replica"
 _EVALUATE, _PREDICT = "uneven tail, evaluate", "uneven tail, predict"
 
+
 @dataclasses.dataclass(frozen=True)
 class Quantity:
     """A quantity to compare."""

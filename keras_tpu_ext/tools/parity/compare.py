@@ -93,7 +93,9 @@ def _row(
 ) -> ParityRow:
     if reference.kind == "exact":
         same = difference(reference, got).off == 0
-        note = reference.note if same else _both(reference.note, got.note, replicas)
+        note = reference.note
+        if not same:
+            note = "" if note == got.note else f"one device: {note}; {replicas} replicas: {got.note}"
         return ParityRow(*key, None, 0.0, same, note)
     found = difference(reference, got)
     if found.off is None:
@@ -156,7 +158,3 @@ def _worst_number(reference: np.ndarray, got: np.ndarray) -> float:
 
 def _finite(values: np.ndarray) -> np.ndarray:
     return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).ravel()
-
-
-def _both(reference: str, got: str, replicas: int) -> str:
-    return f"one device: {reference}; {replicas} replicas: {got}" if reference != got else ""
