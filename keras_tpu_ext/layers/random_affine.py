@@ -30,10 +30,8 @@ class RandomAffine(Augmentation):
     one before, and scaled by matrix products, which a TPU does many times faster than gathering pixels
     (docs/layers.md).
 
-    The random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on
-    its index in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device.
-    The number of calls is a weight, so a saved model continues with new random numbers. Without `training=True` the
-    layer returns its inputs.
+    Random numbers are those of `RandomFlipCrop`: the same at any number of replicas, on every framework and device.
+    Without `training=True` the layer returns its inputs.
 
     The amounts mean the same as in Keras's `RandomShear`, `RandomRotation`, `RandomZoom` and `RandomTranslation`, and
     are applied in this order, with the flips after the rotation. Images keep their dtype, also under a mixed

@@ -139,7 +139,7 @@ class _Modernizer(cst.CSTTransformer):
         module, _, last = name.rpartition(".")
         if module in STAND_INS:
             if last in STAND_INS[module] or name in STAND_INS:
-                context.mapped(original, context.name(original), "its stand-in, by the drop-in", on_dropin=True)
+                context.by_dropin(original, context.name(original), "its stand-in")
             else:
                 context.out_of_reach(original, context.name(original), instead(name))
             return updated
@@ -157,9 +157,7 @@ class _Modernizer(cst.CSTTransformer):
         context, strategies = self._context, self._strategies
         name = context.names.of(original.func)
         if is_about_tpus(name, original):
-            context.mapped(
-                original, context.name(original.func), self._told(TPU[name]), on_dropin=bool(strategies.why_not)
-            )
+            self._tell(original, context.name(original.func), TPU[name])
             return None if strategies.why_not else cst.parse_expression("kte.strategy_scope()")
         if not isinstance(original.func, cst.Attribute) or not strategies.is_strategy(original.func.value):
             return None
@@ -175,13 +173,15 @@ class _Modernizer(cst.CSTTransformer):
         new = STRATEGY_ATTRIBUTES.get(original.attr.value)
         if new is None:
             return updated
-        why_not = self._strategies.why_not
-        self._context.mapped(original, f".{original.attr.value}", self._told(new), on_dropin=bool(why_not))
-        return updated.with_changes(attr=cst.Name("num_replicas")) if "replicas" in new and not why_not else updated
+        self._tell(original, f".{original.attr.value}", new)
+        is_renamed = "replicas" in new and not self._strategies.why_not
+        return updated.with_changes(attr=cst.Name("num_replicas")) if is_renamed else updated
 
-    def _told(self, new: str) -> str:
-        why_not = self._strategies.why_not
-        return f"{new}, by the drop-in: {why_not}" if why_not else new
+    def _tell(self, original: cst.CSTNode, old: str, new: str) -> None:
+        if why_not := self._strategies.why_not:
+            self._context.by_dropin(original, old, new, why_not)
+        else:
+            self._context.mapped(original, old, new)
 
     def _replaced(self, original: Any) -> Any:
         """Return the statement in the place of one that sets up a TPU."""
