@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from keras_tpu_ext.output.display import WIDTH, counted, memory_size, mesh_text, three_digits, with_unit, wrap
 from keras_tpu_ext.preflight.results import (
     Collectives,
-    Fault,
     LayerTime,
     MemoryUse,
     PreflightResult,
@@ -39,7 +38,9 @@ def _wrapped(line: str, width: int) -> list[str]:
 def _lines(report: PreflightResult) -> Iterator[str]:
     yield headline(report)
     if report.fault is not None:
-        yield from _fault_lines(report.fault)
+        yield f"  {report.fault}"
+        if report.fault.cure:
+            yield f"  Instead: {report.fault.cure}."
         return
     if report.layout is not None:
         yield from (f"  ! {complaint}" for complaint in report.layout.complaints)
@@ -107,12 +108,6 @@ def _verdict(report: PreflightResult) -> str:
         return "compiles, and does NOT FIT into memory"
     part = (report.memory.needed or 0) / report.memory.available
     return "compiles, and nearly fills the memory" if part > _NEARLY_FULL else "compiles and fits"
-
-
-def _fault_lines(fault: Fault) -> Iterator[str]:
-    yield f"  {fault}"
-    if fault.cure:
-        yield f"  Instead: {fault.cure}."
 
 
 def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:

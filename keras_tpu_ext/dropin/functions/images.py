@@ -119,10 +119,6 @@ def _crop_and_resize(x: Array, boxes: Array, indices: Array, size: Any, method: 
     return jax.vmap(crop)(boxes, indices)
 
 
-def _total_variation(x: Array) -> Array:
-    return sum(jnp.sum(absolute(jnp.diff(x, axis=axis)), (-3, -2, -1)) for axis in (-3, -2))
-
-
 def _image_gradients(x: Array) -> tuple[Array, Array]:
     """Return the differences to the next row and column, 0 at the end."""
     rows, columns = jnp.diff(x, axis=1), jnp.diff(x, axis=2)
@@ -257,6 +253,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "image.rgb_to_hsv": _rgb_to_hsv,
     "image.rot90": lambda x, k: jnp.rot90(x, k, (-3, -2)),
     "image.ssim": _ssim,
-    "image.total_variation": _total_variation,
+    "image.total_variation": lambda x: sum(jnp.sum(absolute(jnp.diff(x, axis=i)), (-3, -2, -1)) for i in (-3, -2)),
     "image.transpose": lambda x: jnp.swapaxes(x, -3, -2),
 }

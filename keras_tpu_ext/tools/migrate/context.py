@@ -51,7 +51,7 @@ class Context:
         self._tell(node, MAPPED, old, new, False)
 
     def by_dropin(self, node: cst.CSTNode, old: str, new: str = "what it meant", why: str = "") -> None:
-        """Note that an old name stays and is a new one by the drop-in; `why` says what hinders the written program."""
+        """Note that an old name stays and is a new one by the drop-in, and why, if there is more to say."""
         self._tell(node, MAPPED, old, f"{new}, by the drop-in{': ' * bool(why)}{why}", True)
 
     def undecided(self, node: cst.CSTNode, old: str, why: str) -> None:

@@ -57,7 +57,7 @@ class Names:
         wrapper.module.visit(_Collector(self))
         for name, values in self.values.items():
             found = {self.of(value) for value in values}
-            if len(found) == 1 and _is_import(one := found.pop()):
+            if len(found) == 1 and (one := found.pop()) and not one.startswith((".", "builtins.")):
                 self._aliases[name] = one
 
     def of(self, node: cst.CSTNode | None) -> str:
@@ -95,10 +95,6 @@ class Names:
         """Note `from module import *`."""
         known = module in KERAS_NAMES
         (self._stars if known else self.unknown_stars).append(module)
-
-
-def _is_import(name: str) -> bool:
-    return bool(name) and not name.startswith((".", "builtins."))
 
 
 def _ends(name: str) -> Iterator[int]:
