@@ -50,14 +50,8 @@ class _Modernizer(cst.CSTTransformer):
         return functions.set_value(self._context, original_node, updated_node) or updated_node
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
-        if not self._context.is_maximal(original_node):
-            parent = self._context.parents.get(original_node)
-            if isinstance(parent, cst.Attribute) and original_node is parent.value:
-                return self._renamed(original_node, updated_node)
-            return updated_node
-        if (new := self._renamed(original_node, updated_node)) is not updated_node:
-            return new
-        return self._reference(original_node, updated_node)
+        is_maximal = self._context.is_maximal(original_node)
+        return self._reference(original_node, updated_node) if is_maximal else updated_node
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
         context = self._context
@@ -148,10 +142,6 @@ class _Modernizer(cst.CSTTransformer):
                 return new
         return updated
 
-    def _renamed(self, original: cst.Name, updated: cst.Name) -> cst.Name:
-        new = self._strategies.renamed.get(self._context.names.of(original)) if self._strategies.renamed else None
-        return updated if new is None else updated.with_changes(value=new)
-
     def _of_strategy(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
         """Return what a call of TensorFlow's distribution becomes."""
         context, strategies = self._context, self._strategies
@@ -192,10 +182,7 @@ class _Modernizer(cst.CSTTransformer):
             self._comments = comments
             return cst.RemoveFromParent()
         self._comments = []
-        variable, _, value = code.rpartition(" = ")
-        new = next((new for old, new in self._strategies.renamed.items() if old == f".{variable}"), variable)
-        made = cst.parse_statement(f"{new} = {value}" if variable else code)
-        return made.with_changes(leading_lines=comments)
+        return cst.parse_statement(code).with_changes(leading_lines=comments)
 
     def _with_comments(self, original: cst.CSTNode, made: Any) -> Any:
         marks = [cst.EmptyLine(comment=cst.Comment(text)) for text in self._context.marks.get(original, ())]

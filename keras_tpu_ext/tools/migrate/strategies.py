@@ -24,7 +24,6 @@ class Strategies:
     Attributes:
         statements: For each statement that is replaced, its new code; `""` where it goes.
         variables: The full names of variables that are strategies.
-        renamed: What a global strategy is called now, by its full name.
         inside: All nodes of these statements, by their ids.
         why_not: Why nothing is replaced; empty if all is understood.
     """
@@ -33,7 +32,6 @@ class Strategies:
         self._context, self._names = context, context.names
         self.statements: dict[cst.CSTNode, str] = {}
         self.variables: set[str] = set()
-        self.renamed: dict[str, str] = {}
         self.inside: set[int] = set()
         self.why_not = ""
         self._resolvers: set[str] = set()
@@ -59,8 +57,6 @@ class Strategies:
         if self.why_not:
             self.statements.clear()
             self.inside.clear()
-            return
-        self._rename()
 
     def _collect_variables(self) -> None:
         """Find variables and functions that are strategies or resolvers, until there are no more."""
@@ -210,17 +206,6 @@ class Strategies:
         if isinstance(parent, cst.Assign):
             return all(self._names.of(one.target) in self.variables for one in parent.targets)
         return isinstance(parent, (cst.AssignTarget, cst.Param, cst.NameItem, cst.Del, cst.Return, cst.WithItem))
-
-    def _rename(self) -> None:
-        """Call the one global strategy `scope`, unless something else is called so."""
-        of_module = [name for name in self.variables if name.count(".") == 1]
-        is_free = all(
-            isinstance(self._context.parents.get(node), cst.Attribute)
-            for node in _all_nodes(self._context.wrapper.module)
-            if isinstance(node, cst.Name) and node.value == "scope"
-        )
-        if len(of_module) == 1 and is_free:
-            self.renamed[of_module[0]] = "scope"
 
 
 def is_about_tpus(name: str, call: cst.Call) -> bool:
