@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
+from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.data.pipeline import nodes
 from keras_tpu_ext.data.pipeline.advice import Finding
 from keras_tpu_ext.data.skipped import is_reader

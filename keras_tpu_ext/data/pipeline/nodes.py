@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-import tensorflow as tf
+from keras_tpu_ext.data._tensorflow import tf
 
-Node: TypeAlias = tf.data.Dataset
+Node: TypeAlias = "tf.data.Dataset"
 
 _MODULE = "tensorflow.python.data.ops."
 

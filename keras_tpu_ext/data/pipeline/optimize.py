@@ -6,7 +6,8 @@ import dataclasses
 import logging
 from typing import Any
 
-from keras_tpu_ext.data._tensorflow import check_dataset
+from keras_tpu_ext.data._tensorflow import check_dataset, tf
+from keras_tpu_ext.data.pipeline.findings import SLOW, THREADS, find, has_too_few_threads
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.report import Report
 
@@ -71,10 +72,6 @@ def optimize(dataset: Any, *, allow_reorder: bool = False) -> Any:
         ```
     """
     check_dataset(dataset, "kte.data.optimize")
-    import tensorflow as tf
-
-    from keras_tpu_ext.data.pipeline.findings import SLOW, THREADS, find, has_too_few_threads
-
     options, done = tf.data.Options(), []
     if has_too_few_threads(dataset):
         options.threading.private_threadpool_size = THREADS
