@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.machine.tpu_hosts import host_vcpus
+from keras_tpu_ext.machine.tpu_table import host_vcpus
 from keras_tpu_ext.preflight import PreflightReport
 from keras_tpu_ext.preflight._batch import Rate
 from keras_tpu_ext.preflight._published import published_for
