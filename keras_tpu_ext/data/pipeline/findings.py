@@ -6,17 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_tpu_ext.data._tensorflow import tf
+from keras_tpu_ext.data._tensorflow import FILE_THREADS, tf
 from keras_tpu_ext.data.pipeline import nodes
 from keras_tpu_ext.data.pipeline.advice import Finding
 from keras_tpu_ext.data.skipped import is_reader
 from keras_tpu_ext.output.display import counted
 
-# TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
-# takes some 20 ms, so two threads open 100 files a second and 64 threads 3200 (benchmarks/input_ladder.py).
-THREADS = 64
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
-_OPTION = f"options.threading.private_threadpool_size = {THREADS}; dataset = dataset.with_options(options)"
+_OPTION = f"options.threading.private_threadpool_size = {FILE_THREADS}; dataset = dataset.with_options(options)"
 SLOW = ("map", "autotune", "interleave", "flat_map", "from-generator", "python", "cache-after-shuffle")  # kinds
 _ROWS = 8  # a TPU processes rows in groups of eight
 _MANY, _SMALL = 1000, 2**20  # files, and bytes of one

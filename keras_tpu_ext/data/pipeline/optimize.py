@@ -6,8 +6,8 @@ import dataclasses
 import logging
 from typing import Any
 
-from keras_tpu_ext.data._tensorflow import check_dataset, tf
-from keras_tpu_ext.data.pipeline.findings import SLOW, THREADS, find, has_too_few_threads
+from keras_tpu_ext.data._tensorflow import FILE_THREADS, check_dataset, tf
+from keras_tpu_ext.data.pipeline.findings import SLOW, find, has_too_few_threads
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.report import Report
 
@@ -74,8 +74,8 @@ def optimize(dataset: Any, *, allow_reorder: bool = False) -> Any:
     check_dataset(dataset, "kte.data.optimize")
     options, done = tf.data.Options(), []
     if has_too_few_threads(dataset):
-        options.threading.private_threadpool_size = THREADS
-        done.append(f"{THREADS} threads open files, since most of them wait for storage")
+        options.threading.private_threadpool_size = FILE_THREADS
+        done.append(f"{FILE_THREADS} threads open files, since most of them wait for storage")
     if allow_reorder:
         options.deterministic = False
         done.append("elements come in the order in which they are ready")
