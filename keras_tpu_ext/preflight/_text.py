@@ -221,13 +221,18 @@ def _layer_lines(layers: tuple[LayerTime, ...]) -> Iterator[str]:
     for layer in layers[:_NUM_LAYERS]:
         part, back = layer.seconds / total, layer.backward_seconds / layer.seconds if layer.seconds else 0.0
         intensity = layer.flops / layer.moved_bytes if layer.moved_bytes else 0.0
-        name = layer.layer if len(layer.layer) <= _NAME else f"…{layer.layer[1 - _NAME :]}"
+        name = shortened(layer.layer, _NAME)
         shares = f"{100 * part:>7.1f} %{100 * back:>8.0f} %{intensity:>12.0f}{100 * layer.padding:>7.0f} %"
         yield f"  {name:<{_NAME}}{_seconds(layer.seconds):>10}{shares}"
     rest = layers[_NUM_LAYERS:]
     if rest:
         seconds = sum(layer.seconds for layer in rest)
         yield f"  {f'({len(rest)} more)':<{_NAME}}{_seconds(seconds):>10}{100 * seconds / total:>7.1f} %"
+
+
+def shortened(name: str, letters: int) -> str:
+    """Return the end of a name that is longer than this."""
+    return name if len(name) <= letters else f"…{name[1 - letters :]}"
 
 
 def _row(name: str, text: str) -> str:

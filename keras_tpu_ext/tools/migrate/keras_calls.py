@@ -21,7 +21,7 @@ from keras_tpu_ext.tools.migrate.special_calls import (
     schedule_of_floats,
 )
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS, DEFAULTS, METHOD_ARGUMENTS, METHODS, ORDERS
-from keras_tpu_ext.tools.migrate.templates import NO_SPACE
+from keras_tpu_ext.tools.migrate.templates import with_keyword
 from keras_tpu_ext.tools.migrate.values import PLAIN
 from keras_tpu_ext.tools.migrate.weight_files import with_weights_file
 
@@ -150,10 +150,6 @@ def _without_last_comma(call: cst.Call, args: list[cst.Arg]) -> list[cst.Arg]:
     return args
 
 
-def _named(arg: cst.Arg, name: str) -> cst.Arg:
-    return arg.with_changes(keyword=cst.Name(name), equal=NO_SPACE if arg.keyword is None else arg.equal)
-
-
 def _other_method(context: Context, original: cst.Call, updated: cst.Call, row: str) -> cst.Call:
     """Return a call of a method that has another name today, with keywords for its arguments."""
     new, *parameters = row.split()
@@ -168,7 +164,7 @@ def _other_method(context: Context, original: cst.Call, updated: cst.Call, row: 
     for place, arg in enumerate(updated.args):
         name = renames.get(keyword(arg), keyword(arg)) if arg.keyword else list(renames.values())[place]
         if name != "-":
-            args.append(arg if arg.keyword is None and not place else _named(arg, name))
+            args.append(arg if arg.keyword is None and not place else with_keyword(arg, cst.Name(name)))
     context.mapped(original, old, f".{new}()")
     func = updated.func.with_changes(attr=cst.Name(new))
     return updated.with_changes(func=func, args=_without_last_comma(updated, args))
@@ -182,7 +178,7 @@ def _by_keyword(context: Context, original: cst.Call, updated: cst.Call, method:
     if not is_old or count <= first:
         return updated
     names = ORDERS[method].split()[first:count]
-    named = [_named(arg, name) for name, arg in zip(names, updated.args[first:count], strict=True)]
+    named = [with_keyword(arg, cst.Name(name)) for name, arg in zip(names, updated.args[first:count], strict=True)]
     context.mapped(original, f".{method}({', '.join(names)})", "the same with keywords")
     return updated.with_changes(args=[*updated.args[:first], *named, *updated.args[count:]])
 

@@ -38,6 +38,13 @@ def keyword(arg: cst.Arg) -> str:
     return "" if arg.keyword is None else arg.keyword.value
 
 
+def all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield a node and all that are in it."""
+    yield node
+    for child in node.children:
+        yield from all_nodes(child)
+
+
 class Names:
     """The full names of a program's names.
 

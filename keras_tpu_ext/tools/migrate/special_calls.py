@@ -8,7 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.names import keyword
+from keras_tpu_ext.tools.migrate.names import all_nodes, keyword
 from keras_tpu_ext.tools.migrate.roles import FunctionNode
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE
@@ -159,10 +159,4 @@ def _returns_floats(context: Context, function: FunctionNode) -> bool:
 
 
 def _uses_tensorflow(context: Context, function: cst.CSTNode) -> bool:
-    nodes = [function]
-    while nodes:
-        node = nodes.pop()
-        if context.names.of(node).startswith(("tf.", "keras.backend.")):
-            return True
-        nodes += node.children
-    return False
+    return any(context.names.of(node).startswith(("tf.", "keras.backend.")) for node in all_nodes(function))

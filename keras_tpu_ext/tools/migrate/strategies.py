@@ -8,6 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.names import all_nodes
 from keras_tpu_ext.tools.migrate.program import Place
 from keras_tpu_ext.tools.migrate.tables.tpu import RESOLVERS, STRATEGIES, STRATEGY_ATTRIBUTES, TPU
 
@@ -98,17 +99,17 @@ class Strategies:
             if id(statement) in self.inside:
                 continue
             if self._has_setup(statement) and self._is_setup(statement):
-                self.inside.update(id(node) for node in _all_nodes(statement))
+                self.inside.update(id(node) for node in all_nodes(statement))
                 new = self._replacement(statement)
                 again = any(other in body for other, code in self.statements.items() if code == new)
                 self.statements[statement] = "" if again else new
 
     def _has_setup(self, node: cst.CSTNode) -> bool:
         calls = {id(call) for call in self._setup_calls}
-        return any(id(inner) in calls for inner in _all_nodes(node))
+        return any(id(inner) in calls for inner in all_nodes(node))
 
     def _replacement(self, statement: cst.CSTNode) -> str:
-        nodes = list(_all_nodes(statement))
+        nodes = list(all_nodes(statement))
         raises = any(isinstance(node, cst.Raise) and node.exc is not None for node in nodes)
         scope = _ONLY_TPU if raises else _SCOPE
         if any(isinstance(node, cst.Return) for node in nodes):
@@ -171,8 +172,8 @@ class Strategies:
             is_asked = name in STRATEGIES and isinstance(self._context.parents.get(call), cst.Attribute)
             if id(call) not in self.inside and not is_asked:
                 self._refuse(f"{self._place(call)} sets up a TPU and does more")
-        called = {id(inner) for call in self._setup_calls for inner in _all_nodes(call.func)}
-        for node in _all_nodes(self._context.wrapper.module):
+        called = {id(inner) for call in self._setup_calls for inner in all_nodes(call.func)}
+        for node in all_nodes(self._context.wrapper.module):
             name = self._names.of(node) if isinstance(node, cst.Attribute) and id(node) not in called else ""
             if name in TPU and ".list_" not in name:
                 self._refuse(f"{self._context.name(node)} is used without a call")
@@ -213,9 +214,3 @@ def is_about_tpus(name: str, call: cst.Call) -> bool:
     first = call.args[0].value if call.args else None
     of_tpus = isinstance(first, cst.SimpleString) and "TPU" in first.value
     return name in TPU and (of_tpus or not name.rpartition(".")[2].startswith("list_"))
-
-
-def _all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _all_nodes(child)
