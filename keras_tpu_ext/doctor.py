@@ -64,10 +64,11 @@ def doctor(
     found = list(checks.check_packages(versions))
     if reached:
         found += checks.check_tpu_framework(framework, versions, reached)
-        found += checks.check_holders(checks.chip_holders(root) if reached == "local" else [])
+    if reached == "local":
+        found += checks.check_holders(root)
     found += checks.check_paths(list(map(arguments.path, paths)), reached, root)
-    if hardware.kind == "gpu":
-        found += checks.check_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
+    if hardware.kind == "gpu" and not _runtime.devices.count_gpus():
+        found.append(Finding("problem", "a GPU is there, and the framework sees none", _runtime.message_terms.no_gpu))
     found += checks.check_policy(policy, recommended, hardware)
     if start and reached:
         found += _started(reached)

@@ -22,7 +22,6 @@ from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,
     HardwareUnusableWarning,
-    ScopeError,
     TpuUnusableError,
 )
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
@@ -317,14 +316,12 @@ def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None)
 
 def _open(require: Kind | None, address: TpuAddress | None, wanted: WantedDevices) -> Scope:
     """Try TPU, GPUs and CPU in this order, as far as `require` allows."""
-    tried_tpu = False
     if require in (None, "tpu") and address is not None:
         try:
             return _open_tpu(address, wanted)
         except TpuUnusableError as error:
             if require == "tpu":
                 raise
-            tried_tpu = True
             user_frame.warn(_passed_over(address, error), HardwareUnusableWarning)
     if require == "tpu":
         raise HardwareNotFoundError(_not_found("tpu"))
@@ -335,13 +332,7 @@ def _open(require: Kind | None, address: TpuAddress | None, wanted: WantedDevice
         return _open_gpus(gpus, wanted)
     if require == "gpu":
         raise HardwareNotFoundError(_not_found("gpu"))
-    try:
-        return _open_cpu(wanted.devices or 1)
-    except ScopeError as error:
-        if tried_tpu:
-            hint = "It was the attempt to reach the TPU; to rehearse, write tpu=False as well."
-            raise ScopeError(f"{error} {hint}") from error
-        raise
+    return _open_cpu(wanted.devices or 1)
 
 
 def _open_tpu(address: TpuAddress, wanted: WantedDevices) -> Scope:

@@ -16,7 +16,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks._step_costs import Cycle, StepCosts
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.machine.tpu_hosts import host_vcpus
+from keras_tpu_ext.machine.tpu_table import host_vcpus
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._batch import Rate
 from keras_tpu_ext.preflight._published import FILE

@@ -201,15 +201,6 @@ def test_a_tpu_that_is_named_is_required(machine, tpu):
 
 
 @pytest.mark.gate_on("keras3_jax")
-def test_a_rehearsal_that_a_failed_tpu_made_too_late_says_so(machine, monkeypatch):
-    monkeypatch.setenv("TPU_NAME", "local")
-    machine.tpu_error = unusable()
-    with pytest.warns(HardwareUnusableWarning), pytest.raises(ScopeError) as caught:
-        kte.strategy_scope(replicas=9)  # this process has eight virtual devices
-    assert str(caught.value).endswith("It was the attempt to reach the TPU; to rehearse, write tpu=False as well.")
-
-
-@pytest.mark.gate_on("keras3_jax")
 def test_a_rehearsal_that_is_too_late_does_not_blame_a_tpu_that_was_not_tried():
     with pytest.raises(ScopeError) as caught:
         kte.strategy_scope(replicas=9)

@@ -110,16 +110,16 @@ def read_batches(
     return with_log(batches.prefetch(tf.data.AUTOTUNE).with_options(options), log)
 
 
+@dataclasses.dataclass(frozen=True)
 class _GapCheck:
     """Finds the gaps in each batch, and removes the end marker; the function of a `scan`.
 
     Its state is the next position, and the numbers of records that came and that were lost.
     """
 
-    def __init__(self, messages: Messages, log: SkipLog | None, least: int) -> None:
-        self._messages = messages
-        self._log = log
-        self._least = least
+    messages: Messages
+    log: SkipLog | None
+    least: int  # records of a batch
 
     def __call__(self, state: tuple[tf.Tensor, ...], batch: tuple[tf.Tensor, ...]) -> Nest:
         expected, came, failed = state
@@ -141,18 +141,18 @@ class _GapCheck:
 
     def _report(self, names: tf.Tensor) -> tf.Tensor:
         """Raise, or write the names into the log; return the minimum number of lost records."""
-        lost = self._messages.lost(names)
-        if self._log is not None:
+        lost = self.messages.lost(names)
+        if self.log is not None:
             locations = tf.map_fn(self._location, names, fn_output_signature=tf.string)
-            with tf.control_dependencies([self._log.add(locations, lost)]):
+            with tf.control_dependencies([self.log.add(locations, lost)]):
                 return tf.reduce_sum(tf.maximum(lost, 1))
         name = names[tf.argmax(names[:, 0] >= 0)]  # the first known one
         text = tf.strings.join(
             [
-                f"keras_tpu_ext.data.{self._messages.function}: ",
+                f"keras_tpu_ext.data.{self.messages.function}: ",
                 self._location(name),
                 " ",
-                tf.cond(name[0] >= 0, lambda: self._messages.fault(name), lambda: tf.constant("cannot be read.")),
+                tf.cond(name[0] >= 0, lambda: self.messages.fault(name), lambda: tf.constant("cannot be read.")),
                 ' Mend or remove it, or write on_error="skip" to leave such records out and have them counted.',
             ]
         )
@@ -161,13 +161,13 @@ class _GapCheck:
 
     def _location(self, name: tf.Tensor) -> tf.Tensor:
         unknown = tf.constant("one of many in a row")
-        return tf.cond(name[0] >= 0, lambda: self._messages.location(name), lambda: unknown)
+        return tf.cond(name[0] >= 0, lambda: self.messages.location(name), lambda: unknown)
 
     def _end_pass(self, came: tf.Tensor, failed: tf.Tensor) -> tf.Tensor:
-        function, log = self._messages.function, self._log
+        function, log = self.messages.function, self.log
         text = tf.strings.join(
             [
-                f"keras_tpu_ext.data.{function} needs at least {self._least} records for a batch; it found ",
+                f"keras_tpu_ext.data.{function} needs at least {self.least} records for a batch; it found ",
                 tf.strings.as_string(came),
                 " that can be read and ",
                 tf.strings.as_string(failed),
@@ -176,7 +176,7 @@ class _GapCheck:
                 '). Write on_error="raise" to see what is the matter with those, or a smaller batch_size.',
             ]
         )
-        with tf.control_dependencies([tf.debugging.Assert(came >= self._least, [text])]):
+        with tf.control_dependencies([tf.debugging.Assert(came >= self.least, [text])]):
             return tf.constant(True) if log is None else log.end_pass(function, came, failed)
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 else:
     tf = _LazyTensorFlow()
 
+# TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
+# takes some 20 ms, so two threads open 100 files a second and 64 threads 3200 (benchmarks/input_ladder.py).
+FILE_THREADS = 64
 READS = "{} reads with tf.data, which needs TensorFlow; it is not installed. It can stand beside JAX."
 
 

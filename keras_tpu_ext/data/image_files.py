@@ -9,6 +9,7 @@ from keras_tpu_ext.checks.arguments import integer, one_of
 from keras_tpu_ext.data import _decoding, _records
 from keras_tpu_ext.data._listing import Files, list_images
 from keras_tpu_ext.data._tensorflow import (
+    FILE_THREADS,
     READS,
     checked_shard,
     height_and_width,
@@ -18,9 +19,6 @@ from keras_tpu_ext.data._tensorflow import (
 )
 from keras_tpu_ext.data.skipped import SkipLog
 from keras_tpu_ext.errors import ArgumentError
-
-# Opening a file on remote storage takes some 20 ms, during which its thread waits: 64 threads open 3200 a second.
-_PARALLEL_FILES = 64
 
 
 def images(
@@ -129,7 +127,7 @@ def images(
         drop_remainder=drop_remainder,
         repeat=repeat,
         shards=count,
-        threads=_PARALLEL_FILES,
+        threads=FILE_THREADS,
     )
     dataset.class_names = list(files.class_names)
     return dataset
@@ -178,7 +176,7 @@ def _decoded(
     # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none. A finished call
     # counts until its image is taken, in order; so there are twice as many calls as threads. A file is decoded by the
     # thread that read it: handing it on to another costs 7 to 12 % of the images per second.
-    calls = 2 * _PARALLEL_FILES
+    calls = 2 * FILE_THREADS
     decoded = numbered.map(without_autograph(decode), num_parallel_calls=calls, deterministic=True)
     return decoded.ignore_errors(log_warning=True)
 

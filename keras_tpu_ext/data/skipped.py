@@ -7,6 +7,7 @@ import sys
 
 from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.output.display import counted
 from keras_tpu_ext.output.report import Report
 
 _SHOWN = 5  # names in a line
@@ -43,10 +44,10 @@ class SkippedRecords(Report):
             return f"Nothing was left out of {self.came} records."
         if self.failed is None:
             verb = "was" if len(self.places) == 1 else "were"
-            head = f"{_records(len(self.places))} {verb} left out so far; no pass has ended"
+            head = f"{counted(len(self.places), 'record')} {verb} left out so far; no pass has ended"
         else:
             least = "at least " if self.at_least else ""
-            head = f"The last pass left out {least}{_records(self.failed)} and gave {self.came}"
+            head = f"The last pass left out {least}{counted(self.failed, 'record')} and gave {self.came}"
         more = f" and {len(self.places) - _SHOWN} more" if len(self.places) > _SHOWN else ""
         return f"{head}: {', '.join(self.places[:_SHOWN])}{more}."
 
@@ -152,7 +153,3 @@ def skipped(dataset: object) -> SkippedRecords:
         )
     log: SkipLog | None = getattr(dataset, _LOG)
     return SkippedRecords((), None, None) if log is None else log.read()
-
-
-def _records(count: int) -> str:
-    return f"{count} record{'' if count == 1 else 's'}"

@@ -131,12 +131,8 @@ def is_size(value: object) -> bool:
     return isinstance(value, (OpenSize, Sizes)) or jax.export.is_symbolic_dim(value)
 
 
-def _is_integer(dtype: Any) -> bool:
-    return bool(tf.as_dtype(dtype).is_integer)
-
-
 def _cast(x: Any, dtype: Any, name: str | None = None) -> Any:
-    return x if _is_integer(dtype) else NotImplemented
+    return x if tf.as_dtype(dtype).is_integer else NotImplemented
 
 
 def _concat(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Any:
@@ -154,14 +150,6 @@ def _numbers(value: Any) -> list[Any] | None:
     return [int(one) for one in value] if getattr(value, "ndim", 0) == 1 else None
 
 
-def _reduce_prod(input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Any:
-    return math.prod(input_tensor)
-
-
-def _unstack(value: Any, num: int | None = None, axis: int = 0, name: str | None = None) -> Any:
-    return list(value)
-
-
 def _gather(params: Any, indices: Any, *others: Any, **options: Any) -> Any:
     chosen = _numbers(indices)
     return params[int(indices)] if chosen is None else Sizes(params[i] for i in chosen)
@@ -176,11 +164,11 @@ ON_SIZES: dict[str, Callable[..., Any]] = {
     "cast": _cast,
     "concat": _concat,
     "stack": _stack,
-    "unstack": _unstack,
+    "unstack": lambda value, num=None, axis=0, name=None: list(value),
     "gather": _gather,
     "convert_to_tensor": _same,
     "identity": _same,
-    "math.reduce_prod": _reduce_prod,
+    "math.reduce_prod": lambda input_tensor, axis=None, keepdims=False, name=None: math.prod(input_tensor),
     "math.add": lambda x, y, name=None: x + y,
     "__operators__.add": lambda x, y, name=None: x + y,
     "math.subtract": lambda x, y, name=None: x - y,

@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax._src.array import ArrayImpl  # what arrays are, without making one: that would start JAX's devices
 from keras import tree
 
-from keras_tpu_ext.dropin.errors import OutOfReachError, out_of_reach, variable_in_model
+from keras_tpu_ext.dropin.errors import out_of_reach, variable_in_model
 from keras_tpu_ext.dropin.functions import TABLE
 from keras_tpu_ext.dropin.patching import Function, add, replace, wrap
 from keras_tpu_ext.dropin.report import mapped
@@ -49,7 +49,7 @@ def call(name: str, args: Any, kwargs: Any) -> Any:
     """
     function = TABLE.get(name)
     on_sizes = ON_SIZES.get(name)
-    if on_sizes is not None and not _has_array((args, kwargs)):
+    if on_sizes is not None and not any(isinstance(one, _JAX_VALUES) for one in _leaves((args, kwargs))):
         found = on_sizes(*args, **kwargs)
         if found is not NotImplemented:
             return found
@@ -79,10 +79,6 @@ def _leaves(values: Any) -> Iterator[Any]:
         yield values
     for one in children:
         yield from _leaves(one)
-
-
-def _has_array(values: Any) -> bool:
-    return any(isinstance(one, _JAX_VALUES) for one in _leaves(values))
 
 
 def _static(value: Any) -> Any:
@@ -119,10 +115,6 @@ def _with_sizes(value: Any) -> Any:
     return type(value)(map(_with_sizes, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _operation(name: str) -> Callable[..., Any] | None:
-    return operator.getitem if name == _GET_ITEM else TABLE.get(name)
-
-
 @keras.saving.register_keras_serializable("keras_tpu_ext.dropin")
 class TensorFlowFunction(keras.Operation):  # type: ignore[misc, unused-ignore]
     """A TensorFlow function in a functional model.
@@ -137,7 +129,7 @@ class TensorFlowFunction(keras.Operation):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, function: str, name: str | None = None) -> None:
         super().__init__(name=name)
-        found = _operation(function)
+        found = operator.getitem if function == _GET_ITEM else TABLE.get(function)
         if found is None:
             raise ValueError(f"the drop-in knows no TensorFlow function {function!r}")
         self.function, self._compute = function, found
@@ -188,10 +180,6 @@ class Shape(tuple[Any, ...]):
     dims = property(as_list)
 
 
-def _get_shape(tensor: Any) -> Shape:
-    return Shape(tensor.shape)
-
-
 def _with_shape(prop: property) -> property:
     get: Callable[[Any], Any] | None = prop.fget
     assert get is not None, "a shape is read"
@@ -212,10 +200,6 @@ def _jax_array_of(tensor: Any) -> jax.Array:
             "keras_tpu_ext.TPUModel with its train_step",
         )
     return jax.numpy.asarray(tensor.numpy())
-
-
-def _numpy(array: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(array)
 
 
 def _with_open_sizes(stock: Function, tensor: Any, key: Any) -> Any:
@@ -239,8 +223,8 @@ def install() -> None:
     """Give tensors the attributes that old programs read."""
     add(tf.Tensor, "__jax_array__", _jax_array_of)
     for kind in (ArrayImpl, jax.core.Tracer, keras.KerasTensor, keras.Variable):
-        add(kind, "get_shape", _get_shape)
-    add(ArrayImpl, "numpy", _numpy)
+        add(kind, "get_shape", lambda tensor: Shape(tensor.shape))
+    add(ArrayImpl, "numpy", lambda array: np.asarray(array))
     shaped = ("keras.KerasTensor", "keras.Variable", "jax.core.Tracer")
     replace({f"{kind}.shape": _with_shape for kind in shaped})
     replace({"jax.Array.shape": _with_shape}, ArrayImpl)
@@ -250,6 +234,3 @@ def install() -> None:
             "keras.src.saving.serialization_lib.serialize_keras_object": _serializing_constants,
         }
     )
-
-
-__all__ = ["OutOfReachError", "Shape", "TensorFlowFunction", "call", "has_jax_value", "install"]

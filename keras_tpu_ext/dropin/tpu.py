@@ -7,6 +7,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -239,17 +240,11 @@ def has_strategy() -> bool:
     return bool(_OPEN.strategies)
 
 
-class _Topology:
-    """What `initialize_tpu_system` returns."""
-
-    def __init__(self, cores: int) -> None:
-        self.num_tasks, self.num_tpus_per_task = 1, cores
-
-
-def _initialize(cluster_resolver: Any = None) -> _Topology:
+def _initialize(cluster_resolver: Any = None) -> SimpleNamespace:
+    """Return the topology: all cores are those of one task."""
     mapped("tf.tpu.experimental.initialize_tpu_system", "nothing: JAX has the TPU")
     scope = _tpu_scope()
-    return _Topology(scope.num_replicas if scope else 0)
+    return SimpleNamespace(num_tasks=1, num_tpus_per_task=scope.num_replicas if scope else 0)
 
 
 def _connect(stock: Function, target: Any = None, *args: Any, **options: Any) -> Any:

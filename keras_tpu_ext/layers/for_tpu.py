@@ -136,7 +136,8 @@ def _copy_of_its_class(model: Any, biases: Any) -> Any:
     """
     own = type(model)
     inside = _runtime.models.flatten_layers(model)
-    if _is_generic(own) or biases or any(type(layer) in _NORMALIZATIONS for layer in inside):
+    is_generic = own.get_config.__module__.partition(".")[0] in ("keras", "tf_keras", "keras_tpu_ext")
+    if is_generic or biases or any(type(layer) in _NORMALIZATIONS for layer in inside):
         return None
     try:
         copy = own.from_config(model.get_config())
@@ -174,11 +175,6 @@ def _made_from(config: Any, new_class: type[Any], layer: Any) -> Any:
             "with kte.strategy_scope(for_tpu=True), which copies nothing, around what makes and compiles the model"
         )
         raise check.argument_error("for_tpu", "model", needed, got, write) from error
-
-
-def _is_generic(model_class: type[Any]) -> bool:
-    """Return whether the config of a model is that of its layers."""
-    return model_class.get_config.__module__.partition(".")[0] in ("keras", "tf_keras", "keras_tpu_ext")
 
 
 def _computing_for_tpu(layer: Any) -> Any:

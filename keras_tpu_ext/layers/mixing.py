@@ -118,17 +118,9 @@ class CutMix(_Mixing):
 
     Every example draws its own rectangle: the part of the image that stays from Beta(alpha, alpha), of which 1024
     equally probable quantiles are used, and its centre from all pixels. The rectangle is clipped to the image, and
-    the labels are mixed by the area that is left. Its neighbour is the next example if its index in the whole batch
-    is even, and the previous one if it is odd, which a shuffled dataset makes as good as any other; so no
-    communication and no gather are needed. It runs in the compiled step: every shape is static, there is no loop, and
-    nothing is sliced.
-
-    The random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on
-    its index in the whole batch. The result is the same at any number of replicas that have an even number of
-    examples each, on every framework and device. **An example without a neighbour is not mixed**: the last one of an
-    odd batch, one whose neighbour is a padding row, and on TensorFlow one whose neighbour is on another replica,
-    which happens if replicas have an odd number of examples. The number of calls is a weight, so a saved model
-    continues with new random numbers. Without `training=True` the layer returns its inputs.
+    the labels are mixed by the area that is left. It runs in the compiled step: every shape is static, there is no
+    loop, and nothing is sliced. Neighbours and random numbers are those of `MixUp`: **an example without a neighbour
+    is not mixed**, and the result is the same at any number of replicas with an even number of examples each.
 
     Source: Yun et al., CutMix, 2019, section 3.1 and appendix A, https://arxiv.org/abs/1905.04899.
 

@@ -102,15 +102,11 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
         with ops.no_autocast():
             # This makes it a tensor: Keras 3's `convert_to_tensor` of a variable returns TensorFlow's variable.
             table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
-        rows = _lookup(table, self._to_int32(ops.reshape(inputs, (-1,))), self.compute_dtype)
+        ids = ops.reshape(inputs, (-1,))
+        if str(getattr(ids.dtype, "name", ids.dtype)) == "int64":  # in int32, too, what is outside stays outside
+            ids = ops.clip(ids, -1, self.input_dim)
+        rows = _lookup(table, ops.cast(ids, "int32"), self.compute_dtype)
         return ops.reshape(rows, (*ops.shape(inputs), self.output_dim))
-
-    def _to_int32(self, ids: Any) -> Any:
-        """Return `ids` in int32; those outside the table stay outside."""
-        return ops.cast(
-            ops.clip(ids, -1, self.input_dim) if str(getattr(ids.dtype, "name", ids.dtype)) == "int64" else ids,
-            "int32",
-        )
 
 
 def _lookup(table: Any, ids: Any, dtype: str) -> Any:

@@ -30,10 +30,8 @@ class RandomAffine(Augmentation):
     one before, and scaled by matrix products, which a TPU does many times faster than gathering pixels
     (docs/layers.md).
 
-    The random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on
-    its index in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device.
-    The number of calls is a weight, so a saved model continues with new random numbers. Without `training=True` the
-    layer returns its inputs.
+    Random numbers are those of `RandomFlipCrop`: the same at any number of replicas, on every framework and device.
+    Without `training=True` the layer returns its inputs.
 
     The amounts mean the same as in Keras's `RandomShear`, `RandomRotation`, `RandomZoom` and `RandomTranslation`, and
     are applied in this order, with the flips after the rotation. Images keep their dtype, also under a mixed
@@ -124,7 +122,8 @@ class RandomAffine(Augmentation):
         (of_rows, of_columns), (down, right) = drawn.scales, drawn.moves
         rows = _slope_offsets(of_rows, height + 2 * margin_y) + _center(down, height)
         columns = _slope_offsets(of_columns, width) + _center(right, width + 2 * margin_x)
-        images = _scale(images, rows, columns)
+        weights = _weights(rows, images.shape[1]), _weights(columns, images.shape[2])
+        images = ops.one_hot_einsum(images, ("bih,bhwc->biwc", weights[0]), ("bjw,biwc->bijc", weights[1]))
         if margin_y:
             images = _shear(images, _slope_offsets(drawn.columns, width), margin_y, axis=1)
         if not angles.odd.any():
@@ -261,12 +260,6 @@ def _shear(images: Any, amounts: Any, max_amount: int, axis: int) -> Any:
         pixels = ops.where(pixels >= step, pixels - step, pixels)
         remaining -= step
     return _between(_crop(images, slice(-1), axis), _crop(images, slice(1, None), axis), part)
-
-
-def _scale(images: Any, rows: Any, columns: Any) -> Any:
-    """Return images whose rows and columns are those at other positions, in 256ths of a pixel, for each example."""
-    rows, columns = _weights(rows, images.shape[1]), _weights(columns, images.shape[2])
-    return ops.one_hot_einsum(images, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
 
 
 def _weights(positions: Any, size: int) -> Any:

@@ -22,11 +22,9 @@ _LEVELS = 64  # of the area, and of the aspect ratio
 class RandomErasing(Augmentation):
     """Erases a rectangle of some images, with a random area, aspect ratio and position for each.
 
-    It runs in the compiled step, on the device: every shape is static, there is no loop, and nothing is sliced. The
-    random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on its
-    index in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device. The
-    number of calls is a weight, so a saved model continues with new random numbers. Without `training=True` the layer
-    returns its inputs.
+    It runs in the compiled step, on the device: every shape is static, there is no loop, and nothing is sliced.
+    Random numbers are those of `RandomFlipCrop`: the same at any number of replicas, on every framework and device.
+    Without `training=True` the layer returns its inputs.
 
     Source: Zhong et al., Random Erasing Data Augmentation, 2017, algorithm 1, https://arxiv.org/abs/1708.04896.
     Instead of its loop, which draws until a rectangle fits, sizes are drawn from a list of all that fit, made of 64

@@ -95,7 +95,9 @@ class StepAnalysis:
         by_compiler = sum(cost.seconds for cost in costs if cost.source == "compiler")
         by_kernels = sum(cost.seconds for cost in costs if is_kernel(cost.instruction))
         flops, accessed = sum(cost.flops for cost in costs), sum(cost.bytes_accessed for cost in costs)
-        shares = self._time_shares(seconds)
+        shares: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
+        for cost in costs:
+            shares[cost.bound] += cost.seconds / seconds if seconds else 0.0
         peak = self._target.generation.peak_bf16_flops_per_core
         published = published_for(self._target.generation.name, self._wanted)
         return StepTime(
@@ -150,13 +152,6 @@ class StepAnalysis:
         count, seconds = sum(cost.runs for cost, _ in some), sum(cost.seconds for cost, _ in some)
         most = max(by_layer, key=lambda layer: by_layer[layer])
         return CollectiveKind(kind, axes, count, sum(size for _, size in some), seconds, most)
-
-    def _time_shares(self, seconds: float) -> dict[Bound, float]:
-        """Return the shares of the time by what limits it."""
-        shares: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
-        for cost in self._timeline.costs:
-            shares[cost.bound] += cost.seconds / seconds if seconds else 0.0
-        return shares
 
 
 def _layer_time(layer: str, costs: list[tuple[OpCost, bool]]) -> LayerTime:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
-from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
+from keras_tpu_ext._runtime.common.lowering import LoweringError
 from keras_tpu_ext.errors import PreflightError
 from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_out_of_memory
-from keras_tpu_ext.preflight._compiler import Compiled
+from keras_tpu_ext.preflight._step import Step
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import MemoryUse
-from keras_tpu_ext.preflight.targets import Target
-
-CompileStep = Callable[[int], tuple[LoweredStep, Compiled]]
 
 _MAX_COMPILES = 6
 _RESOLUTION = 16  # the search ends within a sixteenth of the batch
@@ -23,21 +19,17 @@ _LEAST_PART = 0.01
 _PARTS_OF_GUESS = (1.0, 0.75, 0.5)  # tried in this order, to find a batch that fits
 
 
-def with_largest_batch(
-    report: PreflightReport, target: Target, compile_step: CompileStep, *, search: bool
-) -> PreflightReport:
+def with_largest_batch(report: PreflightReport, step: Step, *, search: bool) -> PreflightReport:
     """Return `report` with the largest per-replica batch that fits, and its buffers if its own does not fit."""
     assert report.memory is not None
     needed = {report.per_replica_batch: report.memory.needed}
-    available = report.memory.available
-    fixed = (
-        0 if report.memory.arguments is None else report.memory.arguments - report.host_bytes // report.num_replicas
-    )
+    available, arguments = report.memory.available, report.memory.arguments
+    fixed = 0 if arguments is None else arguments - report.host_bytes // report.num_replicas
     guess = _extrapolate(needed, available, fixed)
     if not search:
         if (report.memory.needed or available) < _LEAST_PART * available:
             guess = None
-        return _with_extrapolated(report, target, compile_step, guess)
+        return _with_extrapolated(report, step, guess)
     fits = {batch: size is not None and size <= available for batch, size in needed.items()}
     found: dict[int, MemoryUse] = {}
     for _ in range(_MAX_COMPILES):
@@ -45,7 +37,7 @@ def with_largest_batch(
         if batch is None:
             break
         try:
-            memory = _memory_of(batch * report.num_replicas, target, compile_step)
+            memory = _memory_of(step, batch * report.num_replicas)
         except LoweringError:  # a model may accept only some batch sizes
             break
         needed[batch] = None if memory is None else memory.needed
@@ -57,15 +49,13 @@ def with_largest_batch(
     return _with_batch(report, best, found.get(best) if best is not None else None)
 
 
-def _with_extrapolated(
-    report: PreflightReport, target: Target, compile_step: CompileStep, guess: int | None
-) -> PreflightReport:
+def _with_extrapolated(report: PreflightReport, step: Step, guess: int | None) -> PreflightReport:
     """Return `report` with the guessed batch, or with one that was compiled if its own does not fit."""
     assert report.memory is not None
     if guess and not report.memory.fits:
         for batch in dict.fromkeys(max(_round_down(part * guess), 1) for part in _PARTS_OF_GUESS):
             try:
-                memory = _memory_of(batch * report.num_replicas, target, compile_step)
+                memory = _memory_of(step, batch * report.num_replicas)
             except (LoweringError, PreflightError):  # this is an extra: the report is valid without it
                 break
             if memory is not None and memory.fits:
@@ -83,12 +73,12 @@ def _with_batch(report: PreflightReport, batch: int | None, fitting: MemoryUse |
     )
 
 
-def _memory_of(examples: int, target: Target, compile_step: CompileStep) -> MemoryUse | None:
+def _memory_of(step: Step, examples: int) -> MemoryUse | None:
     """Return the memory use of a global batch; `None` if it fails to compile for another reason."""
-    lowered, compiled = compile_step(examples)
+    lowered, compiled = step.compile(examples)
     if compiled.error:
-        return parse_out_of_memory(compiled.error, target)
-    return StepAnalysis(lowered, compiled, target, ()).memory()
+        return parse_out_of_memory(compiled.error, step.target)
+    return StepAnalysis(lowered, compiled, step.target, ()).memory()
 
 
 def _extrapolate(needed: dict[int, int | None], available: int, fixed: int) -> int | None:

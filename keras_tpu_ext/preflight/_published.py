@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.output.display import counted
 from keras_tpu_ext.preflight._hlo.timeline import Correction, Corrections, Line
 
 FILE = Path(__file__).with_name("published.json")
@@ -59,5 +60,5 @@ def published_for(generation: str | None, names: Collection[Correction]) -> Publ
         return None
     ratios = [row["measured"] / row["estimated"]["+".join(names)] for row in rows]
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    what = f"{len(rows)} training step{'s'[: len(rows) > 1]}" if steps else ", ".join(kinds)
+    what = counted(len(rows), "training step") if steps else ", ".join(kinds)
     return Published(min(1.0, *ratios), max(1.0, *ratios), what)

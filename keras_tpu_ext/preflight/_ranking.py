@@ -51,7 +51,7 @@ def ranked_report(
     report = dataclasses.replace(best.report, candidates=tuple(asked.candidate for asked in found))
     if report.memory is None or (report.ok and not search):
         return report
-    return with_largest_batch(report, step.target, best.step.compile, search=search)
+    return with_largest_batch(report, best.step, search=search)
 
 
 def _ask_about_all(
@@ -98,7 +98,7 @@ def _asked(step: Step, policy: str, more: Mapping[str, float | None]) -> _Asked:
     if report.fault is not None:
         return _Asked(dataclasses.replace(candidate, note=str(report.fault)), step, report)
     if report.ok:
-        report = with_largest_batch(report, step.target, step.compile, search=False)
+        report = with_largest_batch(report, step, search=False)
     assert report.memory is not None, "it compiles, or it says how much it needs"
     candidate = dataclasses.replace(
         candidate,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from keras_tpu_ext.output.display import WIDTH, counted, file_size, memory_size, mesh_text, three_digits, wrap
 from keras_tpu_ext.preflight.results import (
     Collectives,
-    Fault,
     LayerTime,
     MemoryUse,
     PreflightResult,
@@ -39,7 +38,9 @@ def _wrapped(line: str, width: int) -> list[str]:
 def _lines(report: PreflightResult) -> Iterator[str]:
     yield headline(report)
     if report.fault is not None:
-        yield from _fault_lines(report.fault)
+        yield f"  {report.fault}"
+        if report.fault.cure:
+            yield f"  Instead: {report.fault.cure}."
         return
     if report.layout is not None:
         yield from (f"  ! {complaint}" for complaint in report.layout.complaints)
@@ -107,12 +108,6 @@ def _verdict(report: PreflightResult) -> str:
         return "compiles, and does NOT FIT into memory"
     part = (report.memory.needed or 0) / report.memory.available
     return "compiles, and nearly fills the memory" if part > _NEARLY_FULL else "compiles and fits"
-
-
-def _fault_lines(fault: Fault) -> Iterator[str]:
-    yield f"  {fault}"
-    if fault.cure:
-        yield f"  Instead: {fault.cure}."
 
 
 def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
@@ -226,13 +221,18 @@ def _layer_lines(layers: tuple[LayerTime, ...]) -> Iterator[str]:
     for layer in layers[:_NUM_LAYERS]:
         part, back = layer.seconds / total, layer.backward_seconds / layer.seconds if layer.seconds else 0.0
         intensity = layer.flops / layer.moved_bytes if layer.moved_bytes else 0.0
-        name = layer.layer if len(layer.layer) <= _NAME else f"…{layer.layer[1 - _NAME :]}"
+        name = shortened(layer.layer, _NAME)
         shares = f"{100 * part:>7.1f} %{100 * back:>8.0f} %{intensity:>12.0f}{100 * layer.padding:>7.0f} %"
         yield f"  {name:<{_NAME}}{_seconds(layer.seconds):>10}{shares}"
     rest = layers[_NUM_LAYERS:]
     if rest:
         seconds = sum(layer.seconds for layer in rest)
         yield f"  {f'({len(rest)} more)':<{_NAME}}{_seconds(seconds):>10}{100 * seconds / total:>7.1f} %"
+
+
+def shortened(name: str, letters: int) -> str:
+    """Return the end of a name that is longer than this."""
+    return name if len(name) <= letters else f"…{name[1 - letters :]}"
 
 
 def _row(name: str, text: str) -> str:

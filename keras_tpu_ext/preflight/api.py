@@ -135,7 +135,7 @@ def preflight(
     report = step.report(pipeline_batches_per_sec=rate)
     if report.fault is not None:
         return report
-    return with_largest_batch(report, parsed, step.compile, search=find_largest_batch)
+    return with_largest_batch(report, step, search=find_largest_batch)
 
 
 def fastest_mesh(hardware: Hardware, model: Any, batch: Any) -> dict[str, int] | None:

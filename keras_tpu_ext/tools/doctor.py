@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.machine import system
@@ -116,13 +116,6 @@ class DoctorReport(Report):
         return f"{self.hardware}{count}, {per}"
 
 
-class Holder(NamedTuple):
-    """A process that holds the TPU of this machine."""
-
-    pid: int
-    command: str
-
-
 def describe_place(environ: Mapping[str, str], hardware: Hardware) -> str:
     """Return a description of the machine, such as `"Kaggle"`."""
     for name, variables in _SERVICES:
@@ -140,9 +133,8 @@ def installed_versions() -> dict[str, str]:
     return {name: version for name in _PACKAGES if (version := system.installed_version(name)) is not None}
 
 
-def chip_holders(root: str | os.PathLike[str]) -> list[Holder]:
-    """Return the other processes that have a chip open and that this user may see."""
-    found = []
+def check_holders(root: str | os.PathLike[str]) -> Iterator[Finding]:
+    """Yield the other processes that have a chip of this machine open and that this user may see."""
     for name in system.list_folder(root, "proc"):
         if not name.isdecimal() or int(name) == os.getpid():
             continue
@@ -150,8 +142,11 @@ def chip_holders(root: str | os.PathLike[str]) -> list[Holder]:
         targets = [system.read_link(root, f"{folder}/{entry}") for entry in system.list_folder(root, folder)]
         if any(_CHIPS.fullmatch(target) for target in targets):
             command = system.one_line(system.read_text(root, f"proc/{name}/cmdline").replace("\0", " "))
-            found.append(Holder(int(name), command or "unknown"))
-    return found
+            yield Finding(
+                "problem",
+                f"process {name} ({command or 'unknown'}) holds the TPU, and one process at a time can",
+                f"kill {name}, or restart that notebook's kernel",
+            )
 
 
 def parse_problem(problem: str) -> Finding:
@@ -191,16 +186,6 @@ def check_tpu_framework(framework: str, versions: Mapping[str, str], address: st
             f"a TPU is there, and {installed} from PyPI has no kernels for TPUs",
             "KERAS_BACKEND=jax with pip install 'jax[tpu]', or: pip install tensorflow-tpu "
             f"'libtpu=={_LIBTPU}' -f https://storage.googleapis.com/libtpu-tf-releases/index.html",
-        )
-
-
-def check_holders(found: Sequence[Holder]) -> Iterator[Finding]:
-    """Yield the processes that hold the chip."""
-    for holder in found:
-        yield Finding(
-            "problem",
-            f"process {holder.pid} ({holder.command}) holds the TPU, and one process at a time can",
-            f"kill {holder.pid}, or restart that notebook's kernel",
         )
 
 
@@ -244,12 +229,6 @@ def check_policy(policy: str, recommended: str, hardware: Hardware) -> Iterator[
             f"the dtype policy is {policy}, and this hardware is made for {recommended}",
             'with kte.strategy_scope(precision="auto") as scope: ...',
         )
-
-
-def check_gpus(hardware: Hardware, visible: int, no_gpu: str) -> Iterator[Finding]:
-    """Yield a GPU that the framework does not see."""
-    if hardware.kind == "gpu" and not visible:
-        yield Finding("problem", "a GPU is there, and the framework sees none", no_gpu)
 
 
 def import_failure_report(

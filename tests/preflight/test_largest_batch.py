@@ -1,5 +1,7 @@
 """The largest batch that fits, on steps whose need of memory the test makes up."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
@@ -24,6 +26,10 @@ def report(batch, needed, fixed=0, available=AVAILABLE):
     arguments = None if needed is None else fixed + batch * example
     memory = MemoryUse(needed, available, arguments)
     return PreflightReport("m", "v5e-8", "JAX", 8, 8, 8 * batch, batch, memory=memory, host_bytes=8 * batch * example)
+
+
+def step(compile):
+    return SimpleNamespace(target=V5E, compile=compile)
 
 
 def never(examples):
@@ -72,36 +78,36 @@ def test_it_is_where_a_line_from_weights_and_state_reaches_the_memory(batch, fix
     def need(size):
         return fixed + size * per_example
 
-    found = with_largest_batch(report(batch, need(batch), fixed), V5E, never, search=False)
+    found = with_largest_batch(report(batch, need(batch), fixed), step(never), search=False)
     assert found.largest_per_replica_batch == exact(need)
     assert not found.largest_was_compiled
 
 
 def test_weights_that_do_not_fit_leave_room_for_no_batch():
-    assert with_largest_batch(report(8, 25 * GIB, 20 * GIB), V5E, never, search=False).largest_per_replica_batch == 0
+    assert with_largest_batch(report(8, 25 * GIB, 20 * GIB), step(never), search=False).largest_per_replica_batch == 0
 
 
 def test_nothing_is_worked_out_where_the_compiler_gave_no_figures():
-    assert with_largest_batch(report(8, None), V5E, never, search=False).largest_per_replica_batch is None
+    assert with_largest_batch(report(8, None), step(never), search=False).largest_per_replica_batch is None
 
 
 def test_nothing_is_worked_out_where_a_batch_seems_to_take_nothing():
     assert (
-        with_largest_batch(report(8, GIB, fixed=2 * GIB), V5E, never, search=False).largest_per_replica_batch is None
+        with_largest_batch(report(8, GIB, fixed=2 * GIB), step(never), search=False).largest_per_replica_batch is None
     )
 
 
 @pytest.mark.parametrize(("needed", "is_told"), [(AVAILABLE // 101, False), (AVAILABLE // 99, True)])
 def test_nothing_is_worked_out_from_a_step_that_hardly_needs_memory(needed, is_told):
     """What it computes stays in the core's own memory, so that HBM would seem to hold 291304 examples of 12 KiB."""
-    found = with_largest_batch(report(8, needed), V5E, never, search=False)
+    found = with_largest_batch(report(8, needed), step(never), search=False)
     assert (found.largest_per_replica_batch is not None) is is_told
 
 
 @pytest.mark.parametrize(("extra", "asked"), [(0, [464]), (3 * GIB, [464, 344]), (9 * GIB, [464, 344, 232])])
 def test_a_batch_that_does_not_fit_comes_with_the_buffers_of_one_that_does(extra, asked):
     compiler = Compiler(lambda size: 2 * GIB + size * 30 * MIB + (extra if size > asked[-1] else 0))
-    found = with_largest_batch(report(1024, 2 * GIB + 1024 * 30 * MIB, 2 * GIB), V5E, compiler, search=False)
+    found = with_largest_batch(report(1024, 2 * GIB + 1024 * 30 * MIB, 2 * GIB), step(compiler), search=False)
     assert compiler.asked == asked
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (asked[-1], True)
     assert found.memory.buffers_batch == asked[-1]
@@ -110,7 +116,7 @@ def test_a_batch_that_does_not_fit_comes_with_the_buffers_of_one_that_does(extra
 
 
 def test_a_batch_that_fits_asks_for_no_other_compile():
-    found = with_largest_batch(report(8, GIB), V5E, never, search=False)
+    found = with_largest_batch(report(8, GIB), step(never), search=False)
     assert found.ok
     assert found.memory.buffers_batch is None
 
@@ -125,7 +131,7 @@ def test_it_is_found_where_memory_grows_with_the_batch(batch, per_example):
         return 2 * GIB + size * per_example
 
     compiler = Compiler(need)
-    found = with_largest_batch(report(batch, need(batch), 2 * GIB), V5E, compiler, search=True)
+    found = with_largest_batch(report(batch, need(batch), 2 * GIB), step(compiler), search=True)
     assert found.largest_per_replica_batch == exact(need)
     assert found.largest_was_compiled
     assert batch not in compiler.asked
@@ -138,7 +144,7 @@ def test_it_is_found_where_memory_grows_by_jumps(batch):
         return GIB + -(-size // 48) * 48 * 60 * MIB
 
     compiler = Compiler(need)
-    found = with_largest_batch(report(batch, need(batch), GIB), V5E, compiler, search=True)
+    found = with_largest_batch(report(batch, need(batch), GIB), step(compiler), search=True)
     assert need(found.largest_per_replica_batch) <= AVAILABLE
     assert found.largest_per_replica_batch >= 0.9 * exact(need)
     assert len(set(compiler.asked)) == len(compiler.asked) <= 6
@@ -146,27 +152,27 @@ def test_it_is_found_where_memory_grows_by_jumps(batch):
 
 def test_nothing_is_tried_between_two_that_are_next_to_each_other():
     compiler = Compiler(lambda size: GIB + (size * 14 * GIB) // 16)
-    found = with_largest_batch(report(17, compiler.need(17), GIB), V5E, compiler, search=True)
+    found = with_largest_batch(report(17, compiler.need(17), GIB), step(compiler), search=True)
     assert (found.largest_per_replica_batch, compiler.asked) == (16, [16])
 
 
 def test_a_batch_that_was_compiled_and_fits_is_never_undercut():
     found = with_largest_batch(
-        report(64, AVAILABLE, GIB), V5E, Compiler(lambda size: size * AVAILABLE // 64), search=True
+        report(64, AVAILABLE, GIB), step(Compiler(lambda size: size * AVAILABLE // 64)), search=True
     )
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (64, True)
 
 
 def test_none_is_found_where_not_even_one_example_fits():
     compiler = Compiler(lambda size: 20 * GIB + size * GIB)
-    found = with_largest_batch(report(8, 28 * GIB, 20 * GIB), V5E, compiler, search=True)
+    found = with_largest_batch(report(8, 28 * GIB, 20 * GIB), step(compiler), search=True)
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (None, False)
     assert compiler.asked == [1]
 
 
 def test_without_figures_compiling_still_finds_one_that_fits():
     compiler = Compiler(lambda size: GIB + size * GIB, has_figures=False)
-    found = with_largest_batch(report(16, None), V5E, compiler, search=True)
+    found = with_largest_batch(report(16, None), step(compiler), search=True)
     assert found.largest_was_compiled
     assert 1 <= found.largest_per_replica_batch <= 14
     assert compiler.need(found.largest_per_replica_batch) <= AVAILABLE
@@ -176,5 +182,5 @@ def test_another_error_counts_as_a_batch_that_does_not_fit():
     def fails(examples):
         return STEP, Compiled("", {}, "INVALID_ARGUMENT: of something else")
 
-    found = with_largest_batch(report(8, 2 * GIB, GIB), V5E, fails, search=True)
+    found = with_largest_batch(report(8, 2 * GIB, GIB), step(fails), search=True)
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (8, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.output.display import HtmlText, counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +43,7 @@ class Advice(HtmlText, list[Finding]):
         return {"ok": self.ok, "findings": [finding.to_dict() for finding in self]}
 
     def __str__(self) -> str:
-        return "\n".join([self._verdict(), *(f"{number}. {one}" for number, one in enumerate(self, 1))])
-
-    def _verdict(self) -> str:
-        count = len(self)
-        if not count:
+        if self.ok:
             return "Nothing in this pipeline needs another line."
-        return f"{count} thing{'' if count == 1 else 's'} to change in this pipeline:"
+        first = f"{counted(len(self), 'thing')} to change in this pipeline:"
+        return "\n".join([first, *(f"{number}. {one}" for number, one in enumerate(self, 1))])

@@ -8,6 +8,7 @@ from keras_tpu_ext import hardware
 from keras_tpu_ext.checks.arguments import integer
 from keras_tpu_ext.data._tensorflow import check_dataset
 from keras_tpu_ext.data.pipeline.advice import Advice
+from keras_tpu_ext.data.pipeline.findings import find
 
 
 def advise(dataset: Any, *, replicas: int = 1, tpu: str | bool = "auto") -> Advice:
@@ -43,7 +44,5 @@ def advise(dataset: Any, *, replicas: int = 1, tpu: str | bool = "auto") -> Advi
     """
     check_dataset(dataset, "kte.data.advise")
     integer("advise", "replicas", replicas, example="scope.num_replicas")
-    from keras_tpu_ext.data.pipeline.findings import find  # it imports TensorFlow
-
     address = hardware.find_tpu(tpu)
     return Advice(find(dataset, int(replicas), address.address if address else ""))

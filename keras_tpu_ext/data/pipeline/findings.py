@@ -6,18 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
+from keras_tpu_ext.data._tensorflow import FILE_THREADS, tf
 from keras_tpu_ext.data.pipeline import nodes
 from keras_tpu_ext.data.pipeline.advice import Finding
-from keras_tpu_ext.data.pipeline.effects import effects_of
 from keras_tpu_ext.data.skipped import is_reader
+from keras_tpu_ext.output.display import counted
 
-# TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
-# takes some 20 ms, so two threads open 100 files a second and 64 threads 3200 (benchmarks/input_ladder.py).
-THREADS = 64
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
-_OPTION = f"options.threading.private_threadpool_size = {THREADS}; dataset = dataset.with_options(options)"
+_OPTION = f"options.threading.private_threadpool_size = {FILE_THREADS}; dataset = dataset.with_options(options)"
 SLOW = ("map", "autotune", "interleave", "flat_map", "from-generator", "python", "cache-after-shuffle")  # kinds
 _ROWS = 8  # a TPU processes rows in groups of eight
 _MANY, _SMALL = 1000, 2**20  # files, and bytes of one
@@ -35,7 +31,7 @@ def find(dataset: nodes.Node, replicas: int, tpu: str) -> list[Finding]:
 def has_too_few_threads(dataset: nodes.Node) -> bool:
     """Return whether a map opens files on the threads that TensorFlow has for all; an interleave has its own."""
     maps = (node for node in nodes.nodes_of(dataset) if nodes.class_name(node) in (nodes.MAP, nodes.PARALLEL_MAP))
-    opens_files = any(effects_of(node).reads_files for node in maps)
+    opens_files = any(nodes.effects_of(node).reads_files for node in maps)
     return opens_files and not dataset.options().threading.private_threadpool_size
 
 
@@ -43,7 +39,7 @@ def _sequential(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Fin
     """Find what does not run in parallel. TensorFlow itself makes maps without state, and batches, parallel."""
     inside = {id(one) for node in pipeline if is_reader(node) for one in nodes.nodes_of(node)}  # of ours
     own = [node for node in pipeline if id(node) not in inside]
-    of_maps = [(node, effects_of(node)) for node in own if nodes.class_name(node) == nodes.MAP]
+    of_maps = [(node, nodes.effects_of(node)) for node in own if nodes.class_name(node) == nodes.MAP]
     drawing = [node for node, effects in of_maps if effects.draws and not effects.runs_python]
     if drawing:
         names = ", ".join(dict.fromkeys(map(nodes.function_name, drawing)))
@@ -60,7 +56,7 @@ def _sequential(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Fin
             continue
         if kind == nodes.INTERLEAVE:
             yield Finding("interleave", f"interleave({name}) reads one of its inputs at a time.", parallel)
-        elif kind == nodes.FLAT_MAP and effects_of(node).reads_files:
+        elif kind == nodes.FLAT_MAP and nodes.effects_of(node).reads_files:
             yield Finding("flat_map", f"flat_map({name}) opens one file after the other.", parallel)
         else:
             continue
@@ -74,7 +70,7 @@ def _sequential(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Fin
 
 def _python(pipeline: list[nodes.Node]) -> Iterator[Finding]:
     for node in pipeline:
-        effects, name = effects_of(node), nodes.function_name(node)
+        effects, name = nodes.effects_of(node), nodes.function_name(node)
         if effects.is_generator:
             yield Finding(
                 "from-generator",
@@ -99,7 +95,7 @@ def _caches(pipeline: list[nodes.Node]) -> Iterator[Finding]:
         if nodes.SHUFFLE in names and not _is_before_shuffle(node, pipeline):
             what = "cache comes after shuffle: every epoch has the order of the first."
             yield Finding("cache-after-shuffle", what, ".cache().shuffle(...)")
-        if any(effects_of(one).draws for one in upstream):
+        if any(nodes.effects_of(one).draws for one in upstream):
             what = "cache comes after random augmentation: every epoch has the pictures of the first."
             yield Finding("cache-after-random", what, ".cache().map(augment, num_parallel_calls=tf.data.AUTOTUNE)")
         if names & nodes.ANY_BATCH and _is_before_shuffle(node, pipeline, _nodes_of_same_elements):
@@ -134,7 +130,7 @@ def _images(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Finding
         if spec.shape.rank is None or spec.shape.rank < 3 or spec.shape[-1] not in (1, 3, 4):
             continue
         times = spec.dtype.size
-        if spec.shape.rank >= 4 or any(effects_of(node).casts_bytes for node in pipeline):
+        if spec.shape.rank >= 4 or any(nodes.effects_of(node).casts_bytes for node in pipeline):
             yield Finding(
                 "float-images",
                 f"Images go to the devices as {spec.dtype.name}: {times} times the bytes of uint8, if they come from "
@@ -156,7 +152,8 @@ def _batches(dataset: nodes.Node, pipeline: list[nodes.Node], replicas: int) -> 
         size = nodes.attribute(batches[0], "_batch_size")
     if isinstance(size, int):
         yield from _size(size, _ROWS * replicas, replicas)
-    yield from _tail(batches[0], None in sizes or size not in sizes) if batches and not _is_fixed(dataset) else ()
+    if batches and not all(isinstance(one, int) for one in _sizes(dataset)):
+        yield from _tail(batches[0], None in sizes or size not in sizes)
 
 
 def _sizes(dataset: nodes.Node) -> set[Any]:
@@ -174,17 +171,16 @@ def _rows(spec: Any) -> Any:
 
 def _has_no_hidden_batch(pipeline: list[nodes.Node]) -> bool:
     """Return whether no source or unknown transformation gives batches."""
-    known = all(nodes.is_known(node) or not nodes.inputs_of(node) for node in pipeline)
-    gives_batches = any(effects_of(one).is_generator or nodes.class_name(one) == nodes.TENSORS for one in pipeline)
-    return known and not gives_batches
-
-
-def _is_fixed(dataset: nodes.Node) -> bool:
-    return all(isinstance(size, int) for size in _sizes(dataset))
+    for node in pipeline:
+        if not nodes.is_known(node) and nodes.inputs_of(node):
+            return False
+        if nodes.effects_of(node).is_generator or nodes.class_name(node) == nodes.TENSORS:
+            return False
+    return True
 
 
 def _size(size: int, unit: int, replicas: int) -> Iterator[Finding]:
-    where = f"on {replicas} replica{'' if replicas == 1 else 's'}"
+    where = f"on {counted(replicas, 'replica')}"
     if size < unit:
         what = f"A batch has {size} examples: {where} fewer than 8 each, and a TPU works on 8 rows at a time."
         yield Finding("batch-small", what, f".batch({unit * 16})  # 128 a replica")
@@ -220,10 +216,7 @@ def _shuffles(pipeline: list[nodes.Node]) -> Iterator[Finding]:
 
 def _files(pipeline: list[nodes.Node], tpu: str) -> Iterator[Finding]:
     """Find files that are many and small, or that the TPU cannot reach."""
-    reads = [
-        node for node in pipeline if effects_of(node).reads_files or nodes.class_name(node).startswith("readers.")
-    ]
-    if not reads:
+    if not any(nodes.effects_of(one).reads_files or nodes.class_name(one).startswith("readers.") for one in pipeline):
         return
     names, count = _file_names(pipeline)
     sizes = [os.path.getsize(name) for name in names if os.path.isfile(name)]

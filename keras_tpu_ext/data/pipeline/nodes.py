@@ -1,14 +1,14 @@
-"""The nodes of a `tf.data` pipeline, its sources and transformations, as TensorFlow keeps them."""
+"""The nodes of a `tf.data` pipeline, its sources and transformations, and the effects of their functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import tensorflow as tf
+from keras_tpu_ext.data._tensorflow import tf
 
-Node: TypeAlias = tf.data.Dataset
+Node: TypeAlias = "tf.data.Dataset"
 
 _MODULE = "tensorflow.python.data.ops."
 
@@ -26,6 +26,13 @@ _KNOWN = re.compile(
     "map|filter|flat_map|interleave|batch|padded_batch|unbatch|window|shuffle|cache|prefetch|repeat|take|take_while|"
     "skip|shard|options|zip|concatenate"
 )
+# Operations that read files, run Python, or draw from a generator with a state.
+_READERS = {
+    *("ReadFile", "TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset"),
+    *("FixedLengthRecordDataset", "FixedLengthRecordDatasetV2"),
+}
+_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+_DRAWS = ("Random", "Rng", "Multinomial", "Truncated", "StatefulRandom", "StatefulStandard", "StatefulUniform")
 
 
 def class_name(node: Node) -> str:
@@ -83,3 +90,43 @@ def function_name(node: Node) -> str:
     """Return the name of the Python function that was given to a transformation."""
     names = [getattr(getattr(wrapper, "_func", None), "__name__", "") for wrapper in node._functions()]
     return names[0] if names and names[0].isidentifier() else "function"
+
+
+class FunctionEffects(NamedTuple):
+    """The effects of the functions of a transformation."""
+
+    draws: bool  # whether they draw stateful random numbers
+    runs_python: bool  # whether they run Python, as `tf.numpy_function` does
+    is_generator: bool  # whether they are those of `from_generator`
+    reads_files: bool  # whether they open files
+    casts_bytes: bool  # whether they cast uint8 to floats
+
+
+def effects_of(node: Node) -> FunctionEffects:
+    """Return the effects of the functions of `node`, and of those that they call."""
+    operations = list(_operations(node))
+    names = {operation.op for operation in operations}
+    return FunctionEffects(
+        draws=any(name.startswith(_DRAWS) for name in names),
+        runs_python=bool(names & _PYTHON),
+        is_generator="GeneratorDataset" in names,
+        reads_files=bool(names & _READERS),
+        casts_bytes=any(map(_is_cast_of_bytes, operations)),
+    )
+
+
+def _operations(node: Node) -> Iterator[Any]:
+    for function in functions_of(node):
+        graph = function.graph.as_graph_def()
+        yield from graph.node
+        for called in graph.library.function:
+            yield from called.node_def
+
+
+def _is_cast_of_bytes(operation: Any) -> bool:
+    if operation.op != "Cast":
+        return False
+    return bool(
+        operation.attr["SrcT"].type == tf.uint8.as_datatype_enum
+        and tf.as_dtype(operation.attr["DstT"].type).is_floating
+    )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import weakref
 from typing import Any
 
-from keras_tpu_ext.data._tensorflow import check_dataset
+from keras_tpu_ext.data._tensorflow import FILE_THREADS, check_dataset, tf
+from keras_tpu_ext.data.pipeline.findings import SLOW, find, has_too_few_threads
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.report import Report
 
 _LOG = logging.getLogger("keras_tpu_ext")
-_REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDictionary()
+_REPORT = "_kte_optimization_report"  # the attribute of a dataset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,21 +72,17 @@ def optimize(dataset: Any, *, allow_reorder: bool = False) -> Any:
         ```
     """
     check_dataset(dataset, "kte.data.optimize")
-    import tensorflow as tf
-
-    from keras_tpu_ext.data.pipeline.findings import SLOW, THREADS, find, has_too_few_threads
-
     options, done = tf.data.Options(), []
     if has_too_few_threads(dataset):
-        options.threading.private_threadpool_size = THREADS
-        done.append(f"{THREADS} threads open files, since most of them wait for storage")
+        options.threading.private_threadpool_size = FILE_THREADS
+        done.append(f"{FILE_THREADS} threads open files, since most of them wait for storage")
     if allow_reorder:
         options.deterministic = False
         done.append("elements come in the order in which they are ready")
     made = dataset.with_options(options)
     vars(made).update({name: value for name, value in vars(dataset).items() if not name.startswith("_")})
     left = [f"{one.what} Write {one.write}" for one in find(made, 1, "") if one.kind in SLOW]
-    _REPORTS[made] = OptimizationReport(tuple(done), tuple(left))
+    setattr(made, _REPORT, OptimizationReport(tuple(done), tuple(left)))
     _LOG.info("optimize: %s (left: %d)", "; ".join(done) or "nothing to change", len(left))
     return made
 
@@ -109,10 +105,10 @@ def optimization_report(dataset: Any) -> OptimizationReport:
         print(report.left)  # what was not, and why
         ```
     """
-    try:
-        return _REPORTS[dataset]
-    except (KeyError, TypeError):
+    report: OptimizationReport | None = getattr(dataset, _REPORT, None)
+    if report is None:
         raise ArgumentError(
             "optimization_report needs the very dataset that kte.data.optimize returned. Write dataset = "
             "kte.data.optimize(dataset), then kte.data.optimization_report(dataset)."
-        ) from None
+        )
+    return report

@@ -79,18 +79,16 @@ def make_plan(files: Files, shards: int | None, options: dict[str, int | bool | 
     return Plan(files, tuple(order), number, hashlib.sha256(json.dumps(described).encode()).hexdigest())
 
 
+@dataclasses.dataclass(frozen=True)
 class ShardWriter:
     """Writes the shards of a plan."""
 
-    def __init__(
-        self, plan: Plan, folder: str, size: int | None, quality: int, max_pixels: int, *, skips: bool
-    ) -> None:
-        self._plan = plan
-        self._folder = folder
-        self._size = size
-        self._quality = quality
-        self._max_pixels = max_pixels
-        self._skips = skips
+    _plan: Plan
+    _folder: str
+    _size: int | None
+    _quality: int
+    _max_pixels: int
+    _skips: bool
 
     def run(self, show: Callable[[int], None]) -> WrittenRecords:
         """Write the shards that are missing, then the manifest."""

@@ -89,7 +89,7 @@ def write_tfrecords(
     if max_pixels != MAX_PIXELS:  # sets that were begun before there was this option stay the same
         options["max_pixels"] = max_pixels
     plan = make_plan(files, shards, options)
-    writer = ShardWriter(plan, path(folder), size, quality, max_pixels, skips=on_error == "skip")
+    writer = ShardWriter(plan, path(folder), size, quality, max_pixels, on_error == "skip")
     with _bar(len(plan.order), progress) as show:
         return writer.run(show)
 

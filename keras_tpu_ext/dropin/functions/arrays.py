@@ -57,14 +57,6 @@ def _ensure_shape(x: Array, shape: Any) -> Array:
     return x
 
 
-def _filled(value: int) -> Callable[..., Array]:
-    return lambda shape, to: jnp.full(shape, value, to)
-
-
-def _filled_like(value: int) -> Callable[..., Array]:
-    return lambda x, to: jnp.full_like(jnp.asarray(x), value, dtype=to)
-
-
 def _range(start: Any, limit: Any, step: Any, to: Any) -> Array:
     """Return a range; its size must not depend on data."""
     start, limit, step = (number(one) if isinstance(one, jax.core.Tracer) else one for one in (start, limit, step))
@@ -112,10 +104,6 @@ def _stack(values: Any, axis: Any) -> Array:
     if isinstance(values, list):
         return jnp.stack(list(map(jnp.asarray, values)), axis)
     return jnp.moveaxis(values, 0, axis)
-
-
-def _unstack(value: Array, count: Any, axis: int) -> list[Array]:
-    return [lax.index_in_dim(value, index, axis, keepdims=False) for index in range(value.shape[axis])]
 
 
 def _split(value: Array, sizes: Any, axis: int) -> list[Array]:
@@ -175,10 +163,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rank": lambda x: np.int32(jnp.ndim(x)),
     "ensure_shape": _ensure_shape,
     "fill": lambda shape, value: jnp.full(shape, value),
-    "zeros": _filled(0),
-    "ones": _filled(1),
-    "zeros_like": _filled_like(0),
-    "ones_like": _filled_like(1),
+    "zeros": lambda shape, to: jnp.zeros(shape, to),
+    "ones": lambda shape, to: jnp.ones(shape, to),
+    "zeros_like": lambda x, to: jnp.zeros_like(x, to),
+    "ones_like": lambda x, to: jnp.ones_like(x, to),
     "range": _range,
     "linspace": lambda start, stop, count, axis: jnp.linspace(start, stop, count, axis=axis),
     "eye": _eye,
@@ -191,7 +179,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "transpose": _transpose,
     "concat": _concat,
     "stack": _stack,
-    "unstack": _unstack,
+    "unstack": lambda value, count, axis: list(jnp.moveaxis(value, axis, 0)),
     "split": _split,
     "tile": lambda x, multiples: jnp.tile(x, multiples),
     "repeat": _repeat,

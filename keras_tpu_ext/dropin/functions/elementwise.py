@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
+from keras import ops
 
 Array = Any
 
@@ -26,10 +27,6 @@ def maximum(x: Array, y: Array) -> Array:
 def minimum(x: Array, y: Array) -> Array:
     """Return the smaller one, the first at a tie; NaN if one is."""
     return jnp.where((x <= y) | (x != x), x, y)
-
-
-def _divide_no_nan(x: Array, y: Array) -> Array:
-    return jnp.where(y == 0, 0, x / jnp.where(y == 0, 1, y))
 
 
 def _multiply_no_nan(x: Array, y: Array) -> Array:
@@ -51,10 +48,6 @@ def _selu(x: Array) -> Array:
     return scale * jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.where(x >= 0, 0, x)))
 
 
-def _softplus(x: Array) -> Array:
-    return jnp.logaddexp(x, jnp.zeros((), x.dtype))
-
-
 # Those of `tf.math` that have the same name in jax.numpy.
 _SAME = """add angle ceil conj cos cosh divide equal exp expm1 floor greater greater_equal imag less less_equal log
     log1p logical_and logical_not logical_or logical_xor multiply negative not_equal real reciprocal rint round sign
@@ -66,20 +59,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"math.{name}": getattr(special, name) for name in ("digamma", "erf", "erfc", "erfinv")},
     **{f"math.is_{name}": getattr(jnp, f"is{name}") for name in ("finite", "inf", "nan")},
     "math.abs": absolute,
-    "math.divide_no_nan": _divide_no_nan,
+    "math.divide_no_nan": ops.divide_no_nan,
     "math.floordiv": jnp.floor_divide,
     "math.floormod": jnp.mod,
     "math.lgamma": special.gammaln,
-    "math.log_sigmoid": lambda x: -_softplus(-x),
+    "math.log_sigmoid": jax.nn.log_sigmoid,
     "math.maximum": maximum,
     "math.minimum": minimum,
     "math.multiply_no_nan": _multiply_no_nan,
     "math.pow": jnp.power,
-    "math.reciprocal_no_nan": lambda x: _divide_no_nan(jnp.ones_like(x), x),
+    "math.reciprocal_no_nan": lambda x: ops.divide_no_nan(jnp.ones_like(x), x),
     "math.rsqrt": lax.rsqrt,
     "math.scalar_mul": jnp.multiply,
     "math.sigmoid": jax.nn.sigmoid,
-    "math.softplus": _softplus,
+    "math.softplus": jax.nn.softplus,
     "math.squared_difference": lambda x, y: jnp.square(jnp.subtract(x, y)),
     "math.truediv": jnp.true_divide,
     "math.xdivy": _unless_zero(jnp.true_divide),

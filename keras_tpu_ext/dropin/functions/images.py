@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 
 from keras_tpu_ext.dropin.errors import out_of_reach
@@ -118,10 +119,6 @@ def _crop_and_resize(x: Array, boxes: Array, indices: Array, size: Any, method: 
     return jax.vmap(crop)(boxes, indices)
 
 
-def _total_variation(x: Array) -> Array:
-    return sum(jnp.sum(absolute(jnp.diff(x, axis=axis)), (-3, -2, -1)) for axis in (-3, -2))
-
-
 def _image_gradients(x: Array) -> tuple[Array, Array]:
     """Return the differences to the next row and column, 0 at the end."""
     rows, columns = jnp.diff(x, axis=1), jnp.diff(x, axis=2)
@@ -198,6 +195,14 @@ def _on_floats(function: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
+def _of_colours(function: Callable[..., Array]) -> Callable[[Array], Array]:
+    """Return a function of Keras for images as one for colours in an array of any rank."""
+    return lambda x: function(x.reshape(1, -1, 3), data_format="channels_last").reshape(x.shape)
+
+
+_rgb_to_hsv, _hsv_to_rgb = map(_of_colours, (keras.ops.image.rgb_to_hsv, keras.ops.image.hsv_to_rgb))
+
+
 def _adjust_contrast(x: Array, factor: Any) -> Array:
     mean = jnp.mean(x, (-3, -2), keepdims=True)
     return (x - mean) * factor + mean
@@ -211,25 +216,6 @@ def _adjust_saturation(x: Array, factor: Any) -> Array:
 def _adjust_hue(x: Array, delta: Any) -> Array:
     hue, saturation, value = jnp.moveaxis(_rgb_to_hsv(x), -1, 0)
     return _hsv_to_rgb(jnp.stack([jnp.mod(hue + delta, 1), saturation, value], -1))
-
-
-def _rgb_to_hsv(x: Array) -> Array:
-    red, green, blue = jnp.moveaxis(x, -1, 0)
-    value = jnp.maximum(jnp.maximum(red, green), blue)
-    spread = value - jnp.minimum(jnp.minimum(red, green), blue)
-    saturation = jnp.where(value > 0, spread / jnp.where(value > 0, value, 1), 0)
-    norm = 1 / (6 * jnp.where(spread > 0, spread, 1))
-    of_green, of_blue = norm * (blue - red) + 2 / 6, norm * (red - green) + 4 / 6
-    hue = jnp.where(red == value, norm * (green - blue), jnp.where(green == value, of_green, of_blue))
-    hue = jnp.where(spread > 0, hue, 0)
-    return jnp.stack([jnp.where(hue < 0, hue + 1, hue), saturation, value], -1)
-
-
-def _hsv_to_rgb(x: Array) -> Array:
-    hue, saturation, value = jnp.moveaxis(x, -1, 0)
-    turn = hue * 6
-    parts = [jnp.abs(turn - 3) - 1, 2 - jnp.abs(turn - 2), 2 - jnp.abs(turn - 4)]
-    return jnp.stack([((1 - saturation) + saturation * jnp.clip(part, 0, 1)) * value for part in parts], -1)
 
 
 def _rgb_to_grayscale(x: Array) -> Array:
@@ -267,6 +253,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "image.rgb_to_hsv": _rgb_to_hsv,
     "image.rot90": lambda x, k: jnp.rot90(x, k, (-3, -2)),
     "image.ssim": _ssim,
-    "image.total_variation": _total_variation,
+    "image.total_variation": lambda x: sum(jnp.sum(absolute(jnp.diff(x, axis=i)), (-3, -2, -1)) for i in (-3, -2)),
     "image.transpose": lambda x: jnp.swapaxes(x, -3, -2),
 }

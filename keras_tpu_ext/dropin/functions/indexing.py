@@ -72,10 +72,6 @@ def _slice(x: Array, begin: Any, sizes: tuple[Any, ...]) -> Array:
     return x[tuple(slice(start, end) for start, end in zip(begins, ends, strict=True))]
 
 
-def _embedding_lookup(params: Any, ids: Any) -> Array:
-    return jnp.take(params, jnp.asarray(ids), axis=0)
-
-
 def _searchsorted(ordered: Array, values: Array, side: str, to: Any) -> Array:
     """Return where values would stand in order, in the last axis."""
 
@@ -111,5 +107,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "slice": _slice,
     "searchsorted": _searchsorted,
     "reverse_sequence": _reverse_sequence,
-    "nn.embedding_lookup": _embedding_lookup,
+    "nn.embedding_lookup": lambda params, ids: jnp.take(params, jnp.asarray(ids), axis=0),
 }

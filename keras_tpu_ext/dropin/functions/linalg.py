@@ -25,10 +25,6 @@ def _matmul(a: Array, b: Array, ta: bool, tb: bool, aa: bool, ab: bool, to: Any)
     return product if to is None else product.astype(to)
 
 
-def _matvec(a: Array, b: Array, transposed: bool, adjoint: bool) -> Array:
-    return jnp.matmul(_flipped(a, transposed, adjoint), b[..., None])[..., 0]
-
-
 def _tensordot(a: Array, b: Array, pairs: Any) -> Array:
     return jnp.tensordot(a, b, [numbers(axis) for axis in pairs] if np.ndim(pairs) else number(pairs))
 
@@ -92,7 +88,7 @@ def _stft(x: Array, length: int, step: int, fft_length: Any, window: Any, pad_en
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "linalg.matmul": _matmul,
-    "linalg.matvec": _matvec,
+    "linalg.matvec": lambda a, b, ta, aa: jnp.matmul(_flipped(a, ta, aa), b[..., None])[..., 0],
     "tensordot": _tensordot,
     "einsum": lambda equation, *values, **_: jnp.einsum(equation, *values),
     "linalg.adjoint": lambda x: _flipped(x, True, True),

@@ -6,6 +6,7 @@ asks `is_in_layer()`. Numbers are others than TensorFlow's, of the same distribu
 
 from __future__ import annotations
 
+import functools
 import random
 import weakref
 from collections.abc import Callable
@@ -74,13 +75,9 @@ def _next_key() -> Array:
     return _key(generator.next())
 
 
-_OUTSIDE: list[Any] = []
-
-
+@functools.cache
 def _without_layer() -> Any:
-    if not _OUTSIDE:
-        _OUTSIDE.append(keras.random.SeedGenerator())
-    return _OUTSIDE[0]
+    return keras.random.SeedGenerator()
 
 
 def _key(seed: Array) -> Array:

@@ -31,10 +31,6 @@ _IN_TABLE = "keras.backend."  # before a name in the drop-in's table of function
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _int_shape(x: Any) -> tuple[int | None, ...]:
-    return tuple(n if isinstance(n, int) else None for n in x.shape)
-
-
 def _placeholder(shape: Any = None, ndim: int | None = None, dtype: Any = None, **options: Any) -> Any:
     """Return an input of a functional model, its batch size included in `shape`."""
     if options.pop("ragged", False):
@@ -84,7 +80,7 @@ ALWAYS: dict[str, Callable[..., Any]] = {
     "foldl": lambda fn, elems, initializer=None, name=None: tf.foldl(fn, elems, initializer),
     "foldr": lambda fn, elems, initializer=None, name=None: tf.foldr(fn, elems, initializer),
     "gradients": _gone("gradients"),
-    "int_shape": _int_shape,
+    "int_shape": lambda x: tuple(n if isinstance(n, int) else None for n in x.shape),
     "map_fn": lambda fn, elems, name=None, dtype=None: tf.map_fn(fn, elems, dtype=dtype),
     "ndim": lambda x: len(x.shape),
 }

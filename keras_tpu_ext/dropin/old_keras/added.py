@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -19,14 +19,8 @@ from keras_tpu_ext.dropin.report import mapped, means_old, told
 _FUNCTIONS, _MEANS = "_kte_losses", "_kte_means"
 
 
-class _Step(threading.local):
-    """What the layers of a step that is being traced have added to metrics, whose variables their calls have not."""
-
-    def __init__(self) -> None:
-        self.values: list[tuple[Any, Any]] | None = None
-
-
-_STEP = _Step()
+# What the layers of a step that is being traced have added to metrics, whose variables their calls have not.
+_VALUES: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("_VALUES", default=None)
 
 
 def install() -> None:
@@ -86,20 +80,20 @@ def _add_metric(_: Function, self: Any, value: Any, name: str | None = None, **k
         mapped("add_metric", "a keras.metrics.Mean")
         means[name] = keras.metrics.Mean(name=name)
         self._metrics.append(means[name])
-    if _STEP.values is not None:
-        _STEP.values.append((means[name], value))
+    if (values := _VALUES.get()) is not None:
+        values.append((means[name], value))
 
 
 def _collecting(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    _STEP.values = []
+    token = _VALUES.set([])
     try:
         return stock(self, *args, **kwargs)
     finally:
-        _STEP.values = None
+        _VALUES.reset(token)
 
 
 def _updating(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    for mean, value in _STEP.values or ():
+    for mean, value in _VALUES.get() or ():
         mean.update_state(value)
     return stock(self, *args, **kwargs)
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.report import told
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def remember(path: str) -> None:
-    """Write the file that `tf.train.latest_checkpoint` reads."""
-    name = json.dumps(Path(path).name)  # escaped as in a protocol buffer's text
-    text = f"model_checkpoint_path: {name}\nall_model_checkpoint_paths: {name}\n"
-    (Path(path).parent / "checkpoint").write_text(text)
 
 
 def read(model: Any, path: str) -> None:
@@ -28,8 +20,6 @@ def read(model: Any, path: str) -> None:
     Raises:
         OutOfReachError: If the checkpoint lacks a variable, or has it in another shape.
     """
-    import tensorflow as tf
-
     reader = tf.train.load_checkpoint(path)
     shapes = reader.get_variable_to_shape_map()
     named = dict(_named(model, ""))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src import layers, losses, metrics
 from keras.src.legacy.saving import legacy_h5_format
 from keras.src.utils import io_utils
@@ -131,7 +132,7 @@ def _save_weights(
     else:
         told("save_weights(a checkpoint)", "an HDF5 file under the name of its index")
         _write_hdf5(self, f"{path}.index", overwrite)
-        checkpoints.remember(path)
+        tf.compat.v1.train.update_checkpoint_state(os.path.dirname(path) or ".", os.path.basename(path))
 
 
 def _check_built(model: Any, method: str) -> None:

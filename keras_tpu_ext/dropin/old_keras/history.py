@@ -2,55 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import tree
 
-from keras_tpu_ext.dropin.patching import replace
+from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import is_old_program, mapped, means_old
-
-Method = Callable[..., Any]
 
 
 def install() -> None:
     """Order metrics as Keras 2 did."""
     trainer = "keras.src.trainers.trainer.Trainer"
-    replace(
+    wrap(
         {
             "keras.src.trainers.compile_utils.CompileLoss.build": _naming_each_loss,
             "keras.src.utils.python_utils.pythonify_logs": _in_order,
             f"{trainer}.get_metrics_result": _get_metrics_result,
             f"{trainer}._flatten_metrics_in_order": _flatten,
-            f"{trainer}.metrics_names": _names,
         }
     )
+    replace({f"{trainer}.metrics_names": _names})
 
 
-def _naming_each_loss(stock: Method) -> Method:
+def _naming_each_loss(stock: Function, self: Any, y_true: Any, y_pred: Any) -> None:
     """Show the loss of an output also where the other outputs have none; Keras 3 shows the sum alone."""
-
-    def build(self: Any, y_true: Any, y_pred: Any) -> None:
-        stock(self, y_true, y_pred)
-        if len(self._flat_losses) == 1 and len(tree.flatten(y_pred)) > 1 and is_old_program():
-            self._tracker.add_to_store("metrics", keras.metrics.Mean(name=f"{self._flat_losses[0].name}_loss"))
-
-    return build
+    stock(self, y_true, y_pred)
+    if len(self._flat_losses) == 1 and len(tree.flatten(y_pred)) > 1 and is_old_program():
+        self._tracker.add_to_store("metrics", keras.metrics.Mean(name=f"{self._flat_losses[0].name}_loss"))
 
 
-def _in_order(stock: Method) -> Method:
+def _in_order(stock: Function, logs: dict[str, Any] | None) -> dict[str, Any]:
     """Keep the order of logs, which Keras 3 sorts; those of validation come in that of training."""
-
-    def pythonify_logs(logs: dict[str, Any] | None) -> dict[str, Any]:
-        python: dict[str, Any] = stock(logs)
-        if not is_old_program():
-            return python
-        first = [name for name in logs or () if name in python and not name.startswith("val_")]
-        names = [*first, *(f"val_{name}" for name in first if f"val_{name}" in python)]
-        return {**{name: python[name] for name in names}, **python}
-
-    return pythonify_logs
+    python: dict[str, Any] = stock(logs)
+    if not is_old_program():
+        return python
+    first = [name for name in logs or () if name in python and not name.startswith("val_")]
+    names = [*first, *(f"val_{name}" for name in first if f"val_{name}" in python)]
+    return {**{name: python[name] for name in names}, **python}
 
 
 def _losses_first(model: Any, results: dict[str, Any]) -> dict[str, Any]:
@@ -61,26 +50,20 @@ def _losses_first(model: Any, results: dict[str, Any]) -> dict[str, Any]:
     return {**first, **{name: value for name, value in results.items() if name not in first}}
 
 
-def _get_metrics_result(stock: Method) -> Method:
-    def get_metrics_result(self: Any) -> dict[str, Any]:
-        results: dict[str, Any] = {name: keras.ops.convert_to_tensor(of) for name, of in stock(self).items()}
-        return _losses_first(self, results) if is_old_program() else results
-
-    return get_metrics_result
+def _get_metrics_result(stock: Function, self: Any) -> dict[str, Any]:
+    results: dict[str, Any] = {name: keras.ops.convert_to_tensor(of) for name, of in stock(self).items()}
+    return _losses_first(self, results) if is_old_program() else results
 
 
-def _flatten(stock: Method) -> Method:
-    def flatten_in_order(self: Any, logs: dict[str, Any]) -> Any:
-        names = _metrics_names(self)
-        values = [logs[name] for name in names if name in logs]
-        values += [value for name, value in logs.items() if name not in names]
-        if len(values) == 1:
-            return values[0]
-        today, what = stock(self, logs), "the order of what evaluate returns"
-        same = [*map(id, values)] == [*map(id, today)]
-        return values if same or means_old(what, "that of compile, as in Keras 2") else today
-
-    return flatten_in_order
+def _flatten(stock: Function, self: Any, logs: dict[str, Any]) -> Any:
+    names = _metrics_names(self)
+    values = [logs[name] for name in names if name in logs]
+    values += [value for name, value in logs.items() if name not in names]
+    if len(values) == 1:
+        return values[0]
+    today, what = stock(self, logs), "the order of what evaluate returns"
+    same = [*map(id, values)] == [*map(id, today)]
+    return values if same or means_old(what, "that of compile, as in Keras 2") else today
 
 
 def _names(stock: property) -> property:

@@ -6,7 +6,6 @@ import re
 
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 
-_INDEX = re.compile(r"\bindex=(\d+)")
 _WHOLE = re.compile(r"-?\d+")
 _SAME_VALUE = ("copy", "bitcast", "convert", "reshape")
 
@@ -44,12 +43,9 @@ def _step(body: Computation, counter: int | None) -> int | None:
 def _element(name: str, computation: Computation) -> int | None:
     """Return which element of a loop's state a name stands for; `None` if it stands for something else."""
     found = _origin(name, computation)
-    if found is None or found.opcode != "get-tuple-element":
+    if found is None or found.element is None or computation.by_name[found.operands[0]].opcode != "parameter":
         return None
-    if computation.by_name[found.operands[0]].opcode != "parameter":
-        return None
-    index = _INDEX.search(found.attributes)
-    return None if index is None else int(index[1])
+    return found.element
 
 
 def _constant_in(name: str, element: int | None, computation: Computation) -> int | None:

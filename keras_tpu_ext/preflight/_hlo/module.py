@@ -24,7 +24,8 @@ _CALLED_COMPUTATION = re.compile(r"\b(calls|to_apply|body|condition|true_computa
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ALIASES_OF_RESULT = "input_output_alias={"
-_ALIASED_RESULT = re.compile(r"\{(\d+)\}: \(")
+_ALIASED = re.compile(r"\{(\d+)\}: \(")
+_ELEMENT = re.compile(r"\bindex=(\d+)")
 COLLECTIVES = (
     "all-reduce",
     "all-gather",
@@ -72,6 +73,17 @@ class Instruction:
         if branches:
             found |= {f"branch {i}": name for i, name in enumerate(_OPERAND.findall(branches[1]))}
         return found
+
+    @cached_property
+    def element(self) -> int | None:
+        """The element that it takes out of a tuple; `None` if it does not take one."""
+        found = _ELEMENT.search(self.attributes) if self.opcode == "get-tuple-element" else None
+        return None if found is None else int(found[1])
+
+    @cached_property
+    def aliased_elements(self) -> frozenset[int]:
+        """The elements of its result in the memory of operands: `output_to_operand_aliasing={{0}: (0, {})}`."""
+        return frozenset(map(int, _ALIASED.findall(self.attributes)))
 
     @cached_property
     def estimated_cycles(self) -> int | None:
@@ -206,7 +218,7 @@ def _donated_results(text: str) -> frozenset[int]:
     """Return the elements of the result that alias arguments: `input_output_alias={ {0}: (3, {}, may-alias) }`."""
     _, found, rest = text.partition("\n")[0].partition(_ALIASES_OF_RESULT)
     rest = rest[: find_outside(rest, CLOSES)] if found else ""
-    return frozenset(map(int, _ALIASED_RESULT.findall(rest)))
+    return frozenset(map(int, _ALIASED.findall(rest)))
 
 
 def _parse_instructions(lines: list[str]) -> Iterator[Instruction]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
@@ -15,9 +14,6 @@ from keras_tpu_ext.preflight._hlo.shape import Shape
 _ALIASES = frozenset(
     ["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "async-update"]
 )
-# As in output_to_operand_aliasing={{0}: (0, {}), {2}: (1, {})}.
-_ELEMENT = re.compile(r"\bindex=(\d+)")
-_ALIASED_ELEMENTS = re.compile(r"\{(\d+)\}: \(")
 _NO_MEMORY = frozenset(["parameter", "constant", "after-all", "partition-id", "replica-id"])
 
 
@@ -50,11 +46,10 @@ def _donated_elements(module: Module) -> dict[str, set[int | None]]:
         name, element = root.operands[i], None
         while name in by_name:
             instruction = by_name[name]
-            index = _ELEMENT.search(instruction.attributes) if instruction.opcode == "get-tuple-element" else None
-            if index is not None and element is not None:
+            if instruction.element is not None and element is not None:
                 break  # an element of an element
-            if index is not None:
-                name, element = instruction.operands[0], int(index[1])
+            if instruction.element is not None:
+                name, element = instruction.operands[0], instruction.element
             elif instruction.opcode == "tuple" and element is not None:
                 name, element = instruction.operands[element], None
             elif _is_alias(instruction) and len(instruction.operands) == 1:
@@ -91,7 +86,7 @@ def _live_at_peak(
 
 
 def _new_buffers(instruction: Instruction, donated: Collection[int | None] = ()) -> Iterable[LiveBuffer]:
-    aliased = {*map(int, _ALIASED_ELEMENTS.findall(instruction.attributes)), *donated}
+    aliased = {*instruction.aliased_elements, *donated}
     if None in aliased:
         return
     if aliased and instruction.shape.tuple_shapes:  # some elements of a tuple share the memory of operands

@@ -46,9 +46,13 @@ class Context:
         """What was found, in the order of the program."""
         return tuple(sorted(self._findings.values(), key=lambda one: (one.place.cell or 0, one.place.line)))
 
-    def mapped(self, node: cst.CSTNode, old: str, new: str, *, on_dropin: bool = False) -> None:
-        """Note that an old name becomes a new one, in the written program or, `on_dropin`, by the drop-in."""
-        self._tell(node, MAPPED, old, new, on_dropin)
+    def mapped(self, node: cst.CSTNode, old: str, new: str) -> None:
+        """Note that an old name becomes a new one in the written program."""
+        self._tell(node, MAPPED, old, new, False)
+
+    def by_dropin(self, node: cst.CSTNode, old: str, new: str = "what it meant", why: str = "") -> None:
+        """Note that an old name stays and is a new one by the drop-in, and why, if there is more to say."""
+        self._tell(node, MAPPED, old, f"{new}, by the drop-in{': ' * bool(why)}{why}", True)
 
     def undecided(self, node: cst.CSTNode, old: str, why: str) -> None:
         """Note what reading cannot decide; the line stays, with a comment, and on the drop-in."""

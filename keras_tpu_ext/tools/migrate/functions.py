@@ -23,7 +23,6 @@ DTYPES = (
 )
 _DTYPE_NAMES = {"half": "float16", "double": "float64"}
 _BACKEND = "keras.backend."
-_BY_DROPIN = "keras.ops, by the drop-in"
 _SEEDS = ("tf.random.set_seed", "tf.random.set_random_seed", "tf.set_random_seed", "tf.compat.v1.set_random_seed")
 _OF_TODAY = tuple(f"tf.compat.v1.{part}" for part in ("logging", "gfile", "ConfigProto", "GPUOptions", "random"))
 _SIZE = m.Subscript(m.Call(m.Attribute(attr=m.Name("shape"))))
@@ -77,7 +76,10 @@ def _in_model(context: Context, updated: cst.Call, original: cst.Call, row: str)
         args = [_size(arg) for arg in args]
     is_rounded = _is_mean_of_integers(row, args)
     made = templates.render(row, updated.with_changes(args=args)) if row and not is_rounded else None
-    context.mapped(original, old, _BY_DROPIN if made is None else _function_of(made), on_dropin=made is None)
+    if made is None:
+        context.by_dropin(original, old, "keras.ops")
+    else:
+        context.mapped(original, old, _function_of(made))
     return made
 
 
@@ -87,7 +89,7 @@ def _tell_unknown(context: Context, original: cst.Call, name: str) -> None:
     if not name.startswith("tf.") or context.roles.of(original) != {MODEL}:
         return
     if name == "tf.Variable":
-        context.mapped(original, context.name(original.func), "keras.Variable, by the drop-in", on_dropin=True)
+        context.by_dropin(original, context.name(original.func), "keras.Variable")
     elif last[:1].islower() and not last.endswith(_MAKERS) and out_of_reach(name) is None:
         context.undecided(original, context.name(original.func), "whether it can compute on JAX")
 
@@ -97,8 +99,8 @@ def _seed(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseEx
     others = context.roles.calls_of("numpy.random.seed", "random.seed")
     codes = {context.code(arg.value) for call in (original, *others) for arg in call.args}
     if len(codes) != 1:
-        new = "the same, and a seed of Keras's random numbers, by the drop-in"
-        context.mapped(original, context.name(original.func), new, on_dropin=True)
+        new = "the same, and a seed of Keras's random numbers"
+        context.by_dropin(original, context.name(original.func), new)
         return None
     context.mapped(original, context.name(original.func), "keras.utils.set_random_seed")
     return updated.with_changes(func=cst.parse_expression("keras.utils.set_random_seed"))
@@ -121,7 +123,7 @@ def reference(context: Context, original: cst.Name | cst.Attribute) -> cst.BaseE
         context.mapped(original, context.name(original), new)
         return cst.parse_expression(new)
     if name.startswith("tf.compat.v1.disable_"):
-        context.mapped(original, context.name(original), "nothing, by the drop-in", on_dropin=True)
+        context.by_dropin(original, context.name(original), "nothing")
     elif name.startswith("tf.compat.v1.") and not name.startswith(_OF_TODAY):
         context.undecided(original, context.name(original), "what it does in a graph of TensorFlow 1")
     if name == f"tf.{last}" and last in DTYPES and context.roles.of(original) == {MODEL}:

@@ -123,7 +123,7 @@ def _tell_package(context: Context, node: cst.CSTNode, name: str) -> None:
     if write := out_of_reach(name):
         context.out_of_reach(node, name, write)
     elif name in STAND_INS and name != "kaggle_datasets":
-        context.mapped(node, name, "its stand-in, by the drop-in", on_dropin=True)
+        context.by_dropin(node, name, "its stand-in")
 
 
 def used(module: cst.Module) -> set[str]:

@@ -8,7 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.keras_names import DROPIN, moved
+from keras_tpu_ext.tools.migrate.keras_names import moved
 from keras_tpu_ext.tools.migrate.names import keyword
 from keras_tpu_ext.tools.migrate.roles import DATA, MODEL
 from keras_tpu_ext.tools.migrate.special_calls import (
@@ -21,7 +21,7 @@ from keras_tpu_ext.tools.migrate.special_calls import (
     schedule_of_floats,
 )
 from keras_tpu_ext.tools.migrate.tables.old_arguments import ARGUMENTS, DEFAULTS, METHOD_ARGUMENTS, METHODS, ORDERS
-from keras_tpu_ext.tools.migrate.templates import NO_SPACE
+from keras_tpu_ext.tools.migrate.templates import with_keyword
 from keras_tpu_ext.tools.migrate.values import PLAIN
 from keras_tpu_ext.tools.migrate.weight_files import with_weights_file
 
@@ -49,7 +49,7 @@ def _tell_flags(context: Context, original: cst.Call) -> None:
     """Say where a layer gets `training` by position, of which Keras 3 takes tensors only."""
     flags = [arg for arg in original.args[1:] if m.matches(arg, m.Arg(_FLAG, keyword=None, star=""))]
     if flags and MODEL in context.roles.of(original) and context.roles.called(original) is None:
-        context.mapped(original, "a layer's training by position", DROPIN, on_dropin=True)
+        context.by_dropin(original, "a layer's training by position")
 
 
 def _of_keras(context: Context, original: cst.Call, updated: cst.Call, name: str) -> cst.Call:
@@ -71,10 +71,10 @@ def _tell_other_meanings(context: Context, original: cst.Call, name: str) -> Non
     """Say where a default, or the name of an activation, meant something else."""
     needed = DEFAULTS.get(name, "").split()[sum(arg.keyword is None for arg in original.args) :]
     for one in {*needed} - {"-"} - {keyword(arg) for arg in original.args}:
-        context.mapped(original, f"{context.name(original.func)}() without {one}=", DROPIN, on_dropin=True)
+        context.by_dropin(original, f"{context.name(original.func)}() without {one}=")
     for arg in original.args:
         if isinstance(arg.value, cst.SimpleString) and arg.value.raw_value == "hard_sigmoid":
-            context.mapped(arg.value, "hard_sigmoid", DROPIN, on_dropin=True)
+            context.by_dropin(arg.value, "hard_sigmoid")
 
 
 def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: str) -> cst.Call:
@@ -82,7 +82,7 @@ def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: 
     new = METHODS.get(method, method).partition(" ")[0]
     assert isinstance(original.func, cst.Attribute)
     if not new or (method in ("reset_states", "predict_proba") and context.values.is_model(original.func.value)):
-        context.mapped(original, f".{method}()", DROPIN, on_dropin=True)
+        context.by_dropin(original, f".{method}()")
         return updated
     if new in METHOD_ARGUMENTS:
         rule = of_compile if method == "compile" else _with_steps
@@ -107,7 +107,7 @@ def _with_arguments(context: Context, original: cst.Call, updated: cst.Call, tab
         new = table.get(old, old)
         if new == "?":
             if context.code(nodes[old]) not in ("None", "False"):
-                context.mapped(nodes[old], f"{old}=", DROPIN, on_dropin=True)
+                context.by_dropin(nodes[old], f"{old}=")
         elif new != old:
             changed = True
             context.mapped(nodes[old], f"{old}=", "nothing" if new == "-" else f"{new}=")
@@ -125,7 +125,7 @@ def _without_slash(context: Context, original: cst.Call, updated: cst.Call) -> c
         if keyword(arg) != "name" or not isinstance(text, cst.SimpleString) or "/" not in text.value:
             continue
         if context.program.text.count(str(text.raw_value)) > 1:  # the program asks for it elsewhere
-            context.mapped(original, text.value, DROPIN, on_dropin=True)
+            context.by_dropin(original, text.value)
             return updated
         new = text.value.replace("/", "_")
         context.mapped(original, text.value, new)
@@ -150,10 +150,6 @@ def _without_last_comma(call: cst.Call, args: list[cst.Arg]) -> list[cst.Arg]:
     return args
 
 
-def _named(arg: cst.Arg, name: str) -> cst.Arg:
-    return arg.with_changes(keyword=cst.Name(name), equal=NO_SPACE if arg.keyword is None else arg.equal)
-
-
 def _other_method(context: Context, original: cst.Call, updated: cst.Call, row: str) -> cst.Call:
     """Return a call of a method that has another name today, with keywords for its arguments."""
     new, *parameters = row.split()
@@ -162,13 +158,13 @@ def _other_method(context: Context, original: cst.Call, updated: cst.Call, row: 
     pairs = [pair.partition("=") for pair in parameters]
     renames = {before: after or before for before, _, after in pairs}
     if any(arg.star for arg in updated.args) or sum(arg.keyword is None for arg in updated.args) > len(pairs):
-        context.mapped(original, old, f".{new}(), by the drop-in", on_dropin=True)
+        context.by_dropin(original, old, f".{new}()")
         return updated
     args = []
     for place, arg in enumerate(updated.args):
         name = renames.get(keyword(arg), keyword(arg)) if arg.keyword else list(renames.values())[place]
         if name != "-":
-            args.append(arg if arg.keyword is None and not place else _named(arg, name))
+            args.append(arg if arg.keyword is None and not place else with_keyword(arg, cst.Name(name)))
     context.mapped(original, old, f".{new}()")
     func = updated.func.with_changes(attr=cst.Name(new))
     return updated.with_changes(func=func, args=_without_last_comma(updated, args))
@@ -182,7 +178,7 @@ def _by_keyword(context: Context, original: cst.Call, updated: cst.Call, method:
     if not is_old or count <= first:
         return updated
     names = ORDERS[method].split()[first:count]
-    named = [_named(arg, name) for name, arg in zip(names, updated.args[first:count], strict=True)]
+    named = [with_keyword(arg, cst.Name(name)) for name, arg in zip(names, updated.args[first:count], strict=True)]
     context.mapped(original, f".{method}({', '.join(names)})", "the same with keywords")
     return updated.with_changes(args=[*updated.args[:first], *named, *updated.args[count:]])
 
@@ -192,7 +188,7 @@ def _with_steps(context: Context, original: cst.Call, updated: cst.Call) -> cst.
     targets = next((arg.value for arg in original.args if keyword(arg) == "y"), None)
     targets = original.args[1].value if targets is None and len(original.args) > 1 else targets
     if targets is not None and m.matches(targets, m.Dict([m.DoNotCare()])):
-        context.mapped(original, "the target of one output by its name", DROPIN, on_dropin=True)
+        context.by_dropin(original, "the target of one output by its name")
     if m.matches(original.func, m.Attribute(attr=m.Name("predict") | m.Name("predict_generator"))):
         _tell_inputs_alone(context, original)
     args = []
@@ -209,7 +205,7 @@ def _tell_inputs_alone(context: Context, original: cst.Call) -> None:
     for one in _values(context, original.args[0].value) if original.args else ():
         function = context.roles.called(one) if isinstance(one, cst.Call) else None
         if function is not None and m.findall(function, m.Yield(~m.Tuple())):
-            context.mapped(original, "a generator of inputs alone", DROPIN, on_dropin=True)
+            context.by_dropin(original, "a generator of inputs alone")
 
 
 def _is_quotient(context: Context, value: cst.BaseExpression) -> bool:

@@ -38,13 +38,21 @@ def keyword(arg: cst.Arg) -> str:
     return "" if arg.keyword is None else arg.keyword.value
 
 
+def all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield a node and all that are in it."""
+    yield node
+    for child in node.children:
+        yield from all_nodes(child)
+
+
 class Names:
     """The full names of a program's names.
 
     Attributes:
         values: For each variable, by its full name, the expressions that it is assigned.
         imports: What each name is that `import ... as` binds.
-        unknown_stars: Modules of which all names were imported, and are not known here.
+        stars: Modules of which all names were imported, and are known here.
+        unknown_stars: The same, of which they are not known.
     """
 
     def __init__(self, wrapper: metadata.MetadataWrapper) -> None:
@@ -52,12 +60,12 @@ class Names:
         self.values: dict[str, list[cst.BaseExpression]] = defaultdict(list)
         self.imports: dict[str, str] = {}
         self._aliases: dict[str, str] = {}
-        self._stars: list[str] = []
+        self.stars: list[str] = []
         self.unknown_stars: list[str] = []
         wrapper.module.visit(_Collector(self))
         for name, values in self.values.items():
             found = {self.of(value) for value in values}
-            if len(found) == 1 and _is_import(one := found.pop()):
+            if len(found) == 1 and (one := found.pop()) and not one.startswith((".", "builtins.")):
                 self._aliases[name] = one
 
     def of(self, node: cst.CSTNode | None) -> str:
@@ -88,17 +96,8 @@ class Names:
     def _from_star(self, name: str) -> str:
         """Return the full name of what only an import of all names of a module can have bound."""
         first = name.partition(".")[0]
-        module = next((one for one in reversed(self._stars) if first in KERAS_NAMES[one]), None)
+        module = next((one for one in reversed(self.stars) if first in KERAS_NAMES[one]), None)
         return f"{module}.{name}" if module else ""
-
-    def add_star(self, module: str) -> None:
-        """Note `from module import *`."""
-        known = module in KERAS_NAMES
-        (self._stars if known else self.unknown_stars).append(module)
-
-
-def _is_import(name: str) -> bool:
-    return bool(name) and not name.startswith((".", "builtins."))
 
 
 def _ends(name: str) -> Iterator[int]:
@@ -125,7 +124,8 @@ class _Collector(cst.CSTVisitor):
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
         if isinstance(node.names, cst.ImportStar) and node.module is not None:
-            self._names.add_star(canonical(chain(node.module)))
+            module = canonical(chain(node.module))
+            (self._names.stars if module in KERAS_NAMES else self._names.unknown_stars).append(module)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         for target in node.targets:

@@ -45,7 +45,7 @@ def today(context: Context, node: cst.CSTNode, old: str, name: str) -> str:
     """Return where a name of Keras is today; say why, and return an empty text, if it is nowhere."""
     new, why = moved(name)
     if why == DROPIN:
-        context.mapped(node, old, DROPIN, on_dropin=True)
+        context.by_dropin(node, old)
     elif why == UNKNOWN:
         context.undecided(node, old, why)
     elif why:
@@ -67,7 +67,7 @@ def history_key(context: Context, original: cst.Subscript, updated: cst.Subscrip
 def attribute(context: Context, original: cst.Attribute, updated: cst.Attribute) -> cst.BaseExpression | None:
     """Return `model.optimizer.lr` under today's name, and what `model.metrics_names` was in today's order."""
     if original.attr.value == "metrics_names" and context.on_dropin:
-        context.mapped(original, ".metrics_names", DROPIN, on_dropin=True)
+        context.by_dropin(original, ".metrics_names")
     elif original.attr.value == "metrics_names":
         context.mapped(original, context.code(original), "the names of what evaluate returns, in today's order")
         return cst.parse_expression(_NAMES_OF_EVALUATE.format(context.code(original.value)))

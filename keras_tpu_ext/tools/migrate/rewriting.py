@@ -50,14 +50,8 @@ class _Modernizer(cst.CSTTransformer):
         return functions.set_value(self._context, original_node, updated_node) or updated_node
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> Any:
-        if not self._context.is_maximal(original_node):
-            parent = self._context.parents.get(original_node)
-            if isinstance(parent, cst.Attribute) and original_node is parent.value:
-                return self._renamed(original_node, updated_node)
-            return updated_node
-        if (new := self._renamed(original_node, updated_node)) is not updated_node:
-            return new
-        return self._reference(original_node, updated_node)
+        is_maximal = self._context.is_maximal(original_node)
+        return self._reference(original_node, updated_node) if is_maximal else updated_node
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> Any:
         context = self._context
@@ -139,7 +133,7 @@ class _Modernizer(cst.CSTTransformer):
         module, _, last = name.rpartition(".")
         if module in STAND_INS:
             if last in STAND_INS[module] or name in STAND_INS:
-                context.mapped(original, context.name(original), "its stand-in, by the drop-in", on_dropin=True)
+                context.by_dropin(original, context.name(original), "its stand-in")
             else:
                 context.out_of_reach(original, context.name(original), instead(name))
             return updated
@@ -148,18 +142,12 @@ class _Modernizer(cst.CSTTransformer):
                 return new
         return updated
 
-    def _renamed(self, original: cst.Name, updated: cst.Name) -> cst.Name:
-        new = self._strategies.renamed.get(self._context.names.of(original)) if self._strategies.renamed else None
-        return updated if new is None else updated.with_changes(value=new)
-
     def _of_strategy(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression | None:
         """Return what a call of TensorFlow's distribution becomes."""
         context, strategies = self._context, self._strategies
         name = context.names.of(original.func)
         if is_about_tpus(name, original):
-            context.mapped(
-                original, context.name(original.func), self._told(TPU[name]), on_dropin=bool(strategies.why_not)
-            )
+            self._tell(original, context.name(original.func), TPU[name])
             return None if strategies.why_not else cst.parse_expression("kte.strategy_scope()")
         if not isinstance(original.func, cst.Attribute) or not strategies.is_strategy(original.func.value):
             return None
@@ -175,13 +163,15 @@ class _Modernizer(cst.CSTTransformer):
         new = STRATEGY_ATTRIBUTES.get(original.attr.value)
         if new is None:
             return updated
-        why_not = self._strategies.why_not
-        self._context.mapped(original, f".{original.attr.value}", self._told(new), on_dropin=bool(why_not))
-        return updated.with_changes(attr=cst.Name("num_replicas")) if "replicas" in new and not why_not else updated
+        self._tell(original, f".{original.attr.value}", new)
+        is_renamed = "replicas" in new and not self._strategies.why_not
+        return updated.with_changes(attr=cst.Name("num_replicas")) if is_renamed else updated
 
-    def _told(self, new: str) -> str:
-        why_not = self._strategies.why_not
-        return f"{new}, by the drop-in: {why_not}" if why_not else new
+    def _tell(self, original: cst.CSTNode, old: str, new: str) -> None:
+        if why_not := self._strategies.why_not:
+            self._context.by_dropin(original, old, new, why_not)
+        else:
+            self._context.mapped(original, old, new)
 
     def _replaced(self, original: Any) -> Any:
         """Return the statement in the place of one that sets up a TPU."""
@@ -192,10 +182,7 @@ class _Modernizer(cst.CSTTransformer):
             self._comments = comments
             return cst.RemoveFromParent()
         self._comments = []
-        variable, _, value = code.rpartition(" = ")
-        new = next((new for old, new in self._strategies.renamed.items() if old == f".{variable}"), variable)
-        made = cst.parse_statement(f"{new} = {value}" if variable else code)
-        return made.with_changes(leading_lines=comments)
+        return cst.parse_statement(code).with_changes(leading_lines=comments)
 
     def _with_comments(self, original: cst.CSTNode, made: Any) -> Any:
         marks = [cst.EmptyLine(comment=cst.Comment(text)) for text in self._context.marks.get(original, ())]

@@ -8,8 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.keras_names import DROPIN
-from keras_tpu_ext.tools.migrate.names import keyword
+from keras_tpu_ext.tools.migrate.names import all_nodes, keyword
 from keras_tpu_ext.tools.migrate.roles import FunctionNode
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE
@@ -54,7 +53,7 @@ def load_model(context: Context, original: cst.Call) -> None:
     is_new = isinstance(path, cst.SimpleString) and _NEW_FILE.search(path.value)
     without = any(m.matches(arg, m.Arg(keyword=m.Name("compile"), value=m.Name("False"))) for arg in original.args)
     if not is_new and not without:
-        context.mapped(original, "load_model(.h5)", DROPIN, on_dropin=True)
+        context.by_dropin(original, "load_model(.h5)")
 
 
 def check_monitor(context: Context, original: cst.Call, name: str) -> None:
@@ -68,14 +67,14 @@ def check_monitor(context: Context, original: cst.Call, name: str) -> None:
         return
     code = context.code(arg.value)
     if "loss" not in code and "acc" not in code:
-        context.mapped(original, f"monitor={code} without mode=", DROPIN, on_dropin=True)
+        context.by_dropin(original, f"monitor={code} without mode=")
 
 
 def add_loss(context: Context, original: cst.Call) -> None:
     """Say that a loss outside of a layer's `call` needs the drop-in."""
     assert isinstance(original.func, cst.Attribute)
     if context.values.is_model(original.func.value):
-        context.mapped(original, "model.add_loss()", DROPIN, on_dropin=True)
+        context.by_dropin(original, "model.add_loss()")
 
 
 def set_trainable(context: Context, original: cst.Assign) -> None:
@@ -87,7 +86,7 @@ def set_trainable(context: Context, original: cst.Assign) -> None:
     model, here = context.names.of(target.value), context.line(original)
     compiled = [context.line(call) for call in context.roles.calls.get(f"{model}.compile", ())]
     if model and any(line < here for line in compiled) and not any(line > here for line in compiled):
-        context.mapped(original, "trainable= after compile", DROPIN, on_dropin=True)
+        context.by_dropin(original, "trainable= after compile")
 
 
 def save(context: Context, original: cst.Call) -> None:
@@ -99,7 +98,7 @@ def save(context: Context, original: cst.Call) -> None:
         keyword(arg) in ("save_format", "include_optimizer", "signatures", "options") for arg in original.args
     )
     if context.values.is_callable_of_keras(original.func.value) and (not is_file or has_format):
-        context.mapped(original, ".save()", DROPIN, on_dropin=True)
+        context.by_dropin(original, ".save()")
 
 
 def build(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
@@ -109,7 +108,7 @@ def build(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     if len(original.args) != 1 or not context.values.is_model(original.func.value, own=True):
         return updated
     if not isinstance(original.args[0].value, (cst.Tuple, cst.List)):
-        context.mapped(original, "model.build()", DROPIN, on_dropin=True)
+        context.by_dropin(original, "model.build()")
         return updated
     context.mapped(original, "model.build(shape)", "model(keras.Input(batch_shape=shape))")
     shape = updated.args[0].with_changes(keyword=cst.Name("batch_shape"), equal=NO_SPACE)
@@ -160,10 +159,4 @@ def _returns_floats(context: Context, function: FunctionNode) -> bool:
 
 
 def _uses_tensorflow(context: Context, function: cst.CSTNode) -> bool:
-    nodes = [function]
-    while nodes:
-        node = nodes.pop()
-        if context.names.of(node).startswith(("tf.", "keras.backend.")):
-            return True
-        nodes += node.children
-    return False
+    return any(context.names.of(node).startswith(("tf.", "keras.backend.")) for node in all_nodes(function))

@@ -8,6 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
+from keras_tpu_ext.tools.migrate.names import all_nodes
 from keras_tpu_ext.tools.migrate.program import Place
 from keras_tpu_ext.tools.migrate.tables.tpu import RESOLVERS, STRATEGIES, STRATEGY_ATTRIBUTES, TPU
 
@@ -24,7 +25,6 @@ class Strategies:
     Attributes:
         statements: For each statement that is replaced, its new code; `""` where it goes.
         variables: The full names of variables that are strategies.
-        renamed: What a global strategy is called now, by its full name.
         inside: All nodes of these statements, by their ids.
         why_not: Why nothing is replaced; empty if all is understood.
     """
@@ -33,7 +33,6 @@ class Strategies:
         self._context, self._names = context, context.names
         self.statements: dict[cst.CSTNode, str] = {}
         self.variables: set[str] = set()
-        self.renamed: dict[str, str] = {}
         self.inside: set[int] = set()
         self.why_not = ""
         self._resolvers: set[str] = set()
@@ -59,8 +58,6 @@ class Strategies:
         if self.why_not:
             self.statements.clear()
             self.inside.clear()
-            return
-        self._rename()
 
     def _collect_variables(self) -> None:
         """Find variables and functions that are strategies or resolvers, until there are no more."""
@@ -102,17 +99,17 @@ class Strategies:
             if id(statement) in self.inside:
                 continue
             if self._has_setup(statement) and self._is_setup(statement):
-                self.inside.update(id(node) for node in _all_nodes(statement))
+                self.inside.update(id(node) for node in all_nodes(statement))
                 new = self._replacement(statement)
                 again = any(other in body for other, code in self.statements.items() if code == new)
                 self.statements[statement] = "" if again else new
 
     def _has_setup(self, node: cst.CSTNode) -> bool:
         calls = {id(call) for call in self._setup_calls}
-        return any(id(inner) in calls for inner in _all_nodes(node))
+        return any(id(inner) in calls for inner in all_nodes(node))
 
     def _replacement(self, statement: cst.CSTNode) -> str:
-        nodes = list(_all_nodes(statement))
+        nodes = list(all_nodes(statement))
         raises = any(isinstance(node, cst.Raise) and node.exc is not None for node in nodes)
         scope = _ONLY_TPU if raises else _SCOPE
         if any(isinstance(node, cst.Return) for node in nodes):
@@ -175,8 +172,8 @@ class Strategies:
             is_asked = name in STRATEGIES and isinstance(self._context.parents.get(call), cst.Attribute)
             if id(call) not in self.inside and not is_asked:
                 self._refuse(f"{self._place(call)} sets up a TPU and does more")
-        called = {id(inner) for call in self._setup_calls for inner in _all_nodes(call.func)}
-        for node in _all_nodes(self._context.wrapper.module):
+        called = {id(inner) for call in self._setup_calls for inner in all_nodes(call.func)}
+        for node in all_nodes(self._context.wrapper.module):
             name = self._names.of(node) if isinstance(node, cst.Attribute) and id(node) not in called else ""
             if name in TPU and ".list_" not in name:
                 self._refuse(f"{self._context.name(node)} is used without a call")
@@ -211,26 +208,9 @@ class Strategies:
             return all(self._names.of(one.target) in self.variables for one in parent.targets)
         return isinstance(parent, (cst.AssignTarget, cst.Param, cst.NameItem, cst.Del, cst.Return, cst.WithItem))
 
-    def _rename(self) -> None:
-        """Call the one global strategy `scope`, unless something else is called so."""
-        of_module = [name for name in self.variables if name.count(".") == 1]
-        is_free = all(
-            isinstance(self._context.parents.get(node), cst.Attribute)
-            for node in _all_nodes(self._context.wrapper.module)
-            if isinstance(node, cst.Name) and node.value == "scope"
-        )
-        if len(of_module) == 1 and is_free:
-            self.renamed[of_module[0]] = "scope"
-
 
 def is_about_tpus(name: str, call: cst.Call) -> bool:
     """Return whether a call is one of those in the table of TPUs; lists of other devices are not."""
     first = call.args[0].value if call.args else None
     of_tpus = isinstance(first, cst.SimpleString) and "TPU" in first.value
     return name in TPU and (of_tpus or not name.rpartition(".")[2].startswith("list_"))
-
-
-def _all_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _all_nodes(child)

@@ -137,11 +137,12 @@ def _renamed(form: Form, call: cst.Call) -> cst.Call | None:
         keyword = names.get(name)
         if name not in names or (keyword is None and positional[place : place + 1] != [name]):
             return None
-        args.append(_with_keyword(arg, keyword))
+        args.append(with_keyword(arg, keyword))
     return call.with_changes(func=expression.func, args=args)
 
 
-def _with_keyword(arg: cst.Arg, keyword: cst.Name | None) -> cst.Arg:
+def with_keyword(arg: cst.Arg, keyword: cst.Name | None) -> cst.Arg:
+    """Return an argument with another keyword, or with none."""
     if keyword is None:
         return arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
     return arg.with_changes(keyword=keyword, equal=arg.equal if arg.keyword is not None else NO_SPACE)

@@ -27,6 +27,14 @@ _PLAIN_METHODS = (
     "predict_on_batch",
 )
 _LITERALS = (cst.BaseNumber, cst.BaseString, cst.Lambda, cst.Dict, cst.Set, cst.BaseComp)
+# Of these an expression is what its parts are.
+_PARTS = {
+    cst.BinaryOperation: ("left", "right"),
+    cst.BooleanOperation: ("left", "right"),
+    cst.IfExp: ("body", "orelse"),
+    cst.Subscript: ("value",),
+    cst.UnaryOperation: ("expression",),
+}
 _DEPTH = 12
 
 
@@ -83,18 +91,10 @@ class Values:
             return PLAIN
         if isinstance(node, (cst.Tuple, cst.List)):
             return self._of_all(one.value for one in node.elements)
-        if isinstance(node, cst.BinaryOperation):
-            return self._of_all((node.left, node.right))
-        if isinstance(node, cst.BooleanOperation):
-            return self._of_all((node.left, node.right))
-        if isinstance(node, cst.UnaryOperation):
-            return self.kind(node.expression)
         if isinstance(node, cst.Comparison):
             return self._of_all((node.left, *(one.comparator for one in node.comparisons)))
-        if isinstance(node, cst.Subscript):
-            return self.kind(node.value)
-        if isinstance(node, cst.IfExp):
-            return self._of_all((node.body, node.orelse))
+        if parts := _PARTS.get(type(node)):
+            return self._of_all(getattr(node, part) for part in parts)
         if isinstance(node, cst.Call):
             return self._of_call(node)
         return self._of_name(node)

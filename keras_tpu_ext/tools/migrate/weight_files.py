@@ -8,7 +8,6 @@ import libcst as cst
 import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate.context import Context
-from keras_tpu_ext.tools.migrate.keras_names import DROPIN
 from keras_tpu_ext.tools.migrate.names import keyword
 
 _OLD_FILE = re.compile(r"(?<!\.weights)\.h5(?=[\"']+$)")
@@ -26,7 +25,7 @@ def with_weights_file(context: Context, original: cst.Call, updated: cst.Call) -
     place = original.args.index(file)
     value = _weights_file(updated.args[place].value)
     if value is None or not _is_written(context):
-        context.mapped(original, f"the file of weights {name}", DROPIN, on_dropin=True)
+        context.by_dropin(original, f"the file of weights {name}")
         return updated
     context.mapped(original, '".h5"', '".weights.h5"')
     args = [*updated.args]

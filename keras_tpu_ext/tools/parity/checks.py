@@ -14,15 +14,8 @@ from keras_tpu_ext.tools.parity import batches
 
 Key = tuple[str, str]  # the scenario, and the quantity that is compared
 
-# The scenario of each part, for parts that could not be run.
-PARTS = {
-    "steps": "one step",
-    "gradients": "one step",
-    "evaluate": "uneven tail, evaluate",
-    "predict": "uneven tail, predict",
-    "tail": "uneven tail, fit",
-    "inf": "an inf in one replica",
-}
+_ONE_STEP, _TAIL, _INFINITY = "one step", "uneven tail, fit", "an inf in one replica"
+_EVALUATE, _PREDICT = "uneven tail, evaluate", "uneven tail, predict"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,38 +64,16 @@ class Setup:
         indices = np.arange(batches.num_examples(self.batch))
         return batches.take(self.batch, indices[::-1]) if self.reverse else self.batch
 
-    def uneven_epoch(self, *, reverse: bool) -> tuple[batches.Batch, int]:
+    def uneven_epoch(self, *, in_order: bool = False) -> tuple[batches.Batch, int]:
         """Return the examples of an epoch of two batches, and the size of the first."""
         examples = batches.num_examples(self.batch)
-        indices, first = batches.uneven_epoch(examples, self.replicas, reverse=reverse)
+        indices, first = batches.uneven_epoch(examples, self.replicas, reverse=self.reverse and not in_order)
         return batches.take(self.batch, indices), first
 
     def names_of(self, model: Any, variables: Any) -> tuple[str, ...]:
         """Return the names of `variables` of `model`, by their positions among its weights."""
         names = {id(variable): name for variable, name in zip(model.weights, self.names, strict=True)}
         return tuple(names[id(variable)] for variable in variables)
-
-
-def run_checks(setup: Setup, names: list[str]) -> dict[str, Part]:
-    """Run the parts called `names` and return their results."""
-    parts = {
-        "steps": _steps,
-        "gradients": _gradients,
-        "evaluate": _evaluate,
-        "predict": _predict,
-        "tail": _tail,
-        "inf": _infinity,
-    }
-    return {name: _run(parts[name], setup) for name in names}
-
-
-def _run(part: Callable[[Setup], Quantities], setup: Setup) -> Part:
-    try:
-        return Part(part(setup))
-    except NotCheckedError as reason:
-        return Part(unchecked=str(reason))
-    except Exception as error:  # a user's model may fail in any way, and the report says how
-        return Part(error=summary_of(error))
 
 
 def _steps(setup: Setup) -> Quantities:
@@ -117,8 +88,8 @@ def _steps(setup: Setup) -> Quantities:
     callback = _runtime.keras.callbacks.LambdaCallback(on_epoch_end=copy_weights)
     examples = batches.num_examples(setup.batch)
     history = _fit(model, setup.ordered, examples, epochs=setup.steps, callbacks=[callback])
-    found = {("one step", name): Quantity("series", [values[:1]]) for name, values in history.items()}
-    found |= _updates(setup, "one step", model, start, after_one)
+    found = {(_ONE_STEP, name): Quantity("series", [values[:1]]) for name, values in history.items()}
+    found |= _updates(setup, _ONE_STEP, model, start, after_one)
     if setup.steps > 1:
         label = f"{setup.steps} steps"
         found |= {(label, name): Quantity("series", [values]) for name, values in history.items()}
@@ -133,9 +104,9 @@ def _gradients(setup: Setup) -> Quantities:
         raise NotCheckedError("the model was compiled without an optimizer")
     recorded = _runtime.models.record_gradients(model)
     names = setup.names_of(model, model.trainable_variables)
-    whole, uneven = (setup.ordered, batches.num_examples(setup.batch)), setup.uneven_epoch(reverse=setup.reverse)
+    whole = setup.ordered, batches.num_examples(setup.batch)
     found = {}
-    for label, (batch, size) in (("one step", whole), (PARTS["tail"], uneven)):
+    for label, (batch, size) in ((_ONE_STEP, whole), (_TAIL, setup.uneven_epoch())):
         _fit(model, batch, size)
         gradients = recorded()
         if gradients is None:
@@ -149,27 +120,26 @@ def _tail(setup: Setup) -> Quantities:
     """An epoch of two batches, the last of which is not divisible by the replicas."""
     model = setup.make_model()
     start = model.get_weights()
-    history = _fit(model, *setup.uneven_epoch(reverse=setup.reverse))
-    label = PARTS["tail"]
-    found = {(label, name): Quantity("series", [values]) for name, values in history.items()}
-    return found | _updates(setup, label, model, start, model.get_weights())
+    history = _fit(model, *setup.uneven_epoch())
+    found = {(_TAIL, name): Quantity("series", [values]) for name, values in history.items()}
+    return found | _updates(setup, _TAIL, model, start, model.get_weights())
 
 
 def _evaluate(setup: Setup) -> Quantities:
     """`evaluate` on the same two batches."""
-    (x, y, sample_weight), first = setup.uneven_epoch(reverse=setup.reverse)
+    (x, y, sample_weight), first = setup.uneven_epoch()
     model = setup.make_model()
     logs = model.evaluate(x, y, sample_weight=sample_weight, batch_size=first, verbose=0, return_dict=True)
     found = {name: np.asarray(value, "float64").ravel() for name, value in logs.items()}
-    return {(PARTS["evaluate"], name): Quantity("series", [value]) for name, value in _loss_first(found).items()}
+    return {(_EVALUATE, name): Quantity("series", [value]) for name, value in _loss_first(found).items()}
 
 
 def _predict(setup: Setup) -> Quantities:
     """`predict` on the same two batches, always in order, because the order of predictions matters."""
-    (x, _, _), first = setup.uneven_epoch(reverse=False)
+    (x, _, _), first = setup.uneven_epoch(in_order=True)
     outputs = setup.make_model().predict(x, batch_size=first, verbose=0)
     values = [np.asarray(output) for output in _runtime.tree.flatten(outputs)]
-    return {(PARTS["predict"], "predictions"): Quantity("arrays", values)}
+    return {(_PREDICT, "predictions"): Quantity("arrays", values)}
 
 
 def _infinity(setup: Setup) -> Quantities:
@@ -188,15 +158,14 @@ def _infinity(setup: Setup) -> Quantities:
     if not unchanged and all(values.all() for values in finite):
         raise NotCheckedError("the model's step does not use sample weights, which bring the inf in")
     note = "the step is skipped" if unchanged else "inf or NaN reaches the weights"
-    label = PARTS["inf"]
     names = setup.names_of(model, model.trainable_variables)
     found = {
-        (label, "skipped step"): Quantity("exact", [np.array(unchanged)], note=note),
-        (label, "finite weights"): Quantity("exact", finite, names),
+        (_INFINITY, "skipped step"): Quantity("exact", [np.array(unchanged)], note=note),
+        (_INFINITY, "finite weights"): Quantity("exact", finite, names),
     }
     scale = _runtime.progress.loss_scale(model)
     if scale is not None:
-        found[label, "loss scale"] = Quantity("exact", [np.array(scale)], note=f"{scale:g} after it")
+        found[_INFINITY, "loss scale"] = Quantity("exact", [np.array(scale)], note=f"{scale:g} after it")
     return found
 
 
@@ -231,3 +200,24 @@ def _updates(setup: Setup, label: str, model: Any, start: list[Any], end: list[A
             updates, names = zip(*changes, strict=True)
             found[label, quantity] = Quantity("arrays", list(updates), names)
     return found
+
+
+# The scenario of each part, for parts that could not be run, and what runs it.
+PARTS: dict[str, tuple[str, Callable[[Setup], Quantities]]] = {
+    "steps": (_ONE_STEP, _steps),
+    "gradients": (_ONE_STEP, _gradients),
+    "evaluate": (_EVALUATE, _evaluate),
+    "predict": (_PREDICT, _predict),
+    "tail": (_TAIL, _tail),
+    "inf": (_INFINITY, _infinity),
+}
+
+
+def run_part(name: str, setup: Setup) -> Part:
+    """Run a part and return its result."""
+    try:
+        return Part(PARTS[name][1](setup))
+    except NotCheckedError as reason:
+        return Part(unchecked=str(reason))
+    except Exception as error:  # a user's model may fail in any way, and the report says how
+        return Part(error=summary_of(error))

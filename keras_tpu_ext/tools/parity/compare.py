@@ -49,8 +49,7 @@ def compare(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tup
 
 
 def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, replicas: int) -> Iterator[ParityRow]:
-    reference, got = one.parts[name], many.parts[name]
-    label = PARTS[name]
+    reference, got, label = one.parts[name], many.parts[name], PARTS[name][0]
     quantity = {"gradients": "gradients", "predict": "predictions"}.get(name, "all")
     if reference.unchecked or reference.error:
         reason = reference.unchecked or f"fails on one device: {reference.error}"
@@ -94,7 +93,9 @@ def _row(
 ) -> ParityRow:
     if reference.kind == "exact":
         same = difference(reference, got).off == 0
-        note = reference.note if same else _both(reference.note, got.note, replicas)
+        note = reference.note
+        if not same:
+            note = "" if note == got.note else f"one device: {note}; {replicas} replicas: {got.note}"
         return ParityRow(*key, None, 0.0, same, note)
     found = difference(reference, got)
     if found.off is None:
@@ -157,7 +158,3 @@ def _worst_number(reference: np.ndarray, got: np.ndarray) -> float:
 
 def _finite(values: np.ndarray) -> np.ndarray:
     return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).ravel()
-
-
-def _both(reference: str, got: str, replicas: int) -> str:
-    return f"one device: {reference}; {replicas} replicas: {got}" if reference != got else ""

@@ -32,11 +32,14 @@ def disable_dropout(model: Any) -> list[Any]:
 def inspect_model(model: Any, no_dropout: list[Any]) -> Facts:
     """Return the facts about `model`, after `disable_dropout` has returned `no_dropout`."""
     layers = _runtime.models.flatten_layers(model)
+    normalisations = [one for one in layers if isinstance(one, _runtime.keras.layers.BatchNormalization)]
     disabled = {id(layer) for layer in no_dropout}
     return Facts(
         is_exact=isinstance(model, _runtime.TrainStep),
         compute_dtypes=tuple(sorted({str(layer.compute_dtype) for layer in (model, *layers)})),
-        local_normalisations=tuple(_name(layer) for layer in layers if _is_local_normalisation(layer)),
+        local_normalisations=tuple(
+            _name(one) for one in normalisations if one.trainable and _runtime.batch.has_local_statistics(one)
+        ),
         no_dropout=tuple(_name(layer) for layer in no_dropout),
         random=tuple(_name(layer) for layer in layers if id(layer) not in disabled and _is_random(layer)),
         framework=_runtime.message_terms.framework,
@@ -57,12 +60,6 @@ def _disable(layer: Any) -> bool:
     for name in active:
         setattr(layer, name, 0.0)
     return bool(active)
-
-
-def _is_local_normalisation(layer: Any) -> bool:
-    if not isinstance(layer, _runtime.keras.layers.BatchNormalization):
-        return False
-    return bool(layer.trainable) and _runtime.batch.has_local_statistics(layer)
 
 
 def _is_random(layer: Any) -> bool:

@@ -78,7 +78,8 @@ class ParityReport(Report):
         return True in verdicts and False not in verdicts
 
     def __str__(self) -> str:
-        lines = [self._verdict(), *wrap(self._circumstances()), "", *self._table()]
+        how = f"numbers agree up to a relative difference of {short_number(self.tolerance)}"
+        lines = [self._verdict(), *wrap(f"{self.batch}; {counted(self.steps, 'step')}; {how}"), "", *self._table()]
         if self.findings:
             lines += ["", *(line for finding in self.findings for line in wrap(f"- {finding}", 2))]
         return "\n".join(lines)
@@ -114,10 +115,6 @@ class ParityReport(Report):
         count = verdicts.count(False)
         differ = f"{count} of {len(checked)} quantities differ{'s' if count == 1 else ''}"
         return f"{many} do not equal {one}: {differ}{more}"
-
-    def _circumstances(self) -> str:
-        steps = counted(self.steps, "step")
-        return f"{self.batch}; {steps}; numbers agree up to a relative difference of {short_number(self.tolerance)}"
 
 
 def short_number(value: float) -> str:

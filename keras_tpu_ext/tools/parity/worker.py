@@ -24,7 +24,7 @@ from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.output.display import counted
 from keras_tpu_ext.strategy import strategy_scope
 from keras_tpu_ext.tools.parity.batches import take
-from keras_tpu_ext.tools.parity.checks import PARTS, Part, Setup, run_checks
+from keras_tpu_ext.tools.parity.checks import PARTS, Part, Setup, run_part
 from keras_tpu_ext.tools.parity.function_reference import check_compiled_model, unpack_model
 from keras_tpu_ext.tools.parity.inspection import disable_dropout, inspect_model
 from keras_tpu_ext.tools.parity.process import Outcome, Task
@@ -72,12 +72,12 @@ def run(task: Task) -> Outcome:
 
     setup = Setup(functools.partial(make, start), task.batch, task.replicas, task.steps, names)
     with scope:
-        parts = run_checks(setup, list(PARTS))
+        parts = {name: run_part(name, setup) for name in PARTS}
         rounding: dict[str, Part] = {}
         if not task.distributed:
             nearly = functools.partial(make, perturb_weights(start, facts.compute_dtypes))
             rounded = dataclasses.replace(setup, make_model=nearly, reverse=True)
-            rounding = run_checks(rounded, [name for name in PARTS if name != "inf"])
+            rounding = {name: run_part(name, rounded) for name in PARTS if name != "inf"}
     return Outcome(facts, start, parts, rounding)
 
 

@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.machine.tpu_hosts import host_vcpus
+from keras_tpu_ext.machine.tpu_table import host_vcpus
 from keras_tpu_ext.preflight import PreflightReport
 from keras_tpu_ext.preflight._batch import Rate
 from keras_tpu_ext.preflight._published import published_for
@@ -114,15 +114,11 @@ def _compiling(report: PreflightReport, data: PlannedData, validates: bool) -> C
     """Return the cost of compiling: as here, at least for one program on all cores of the host."""
     here = report.compile_seconds
     programs = len(data.shapes()) + validates
-    vcpus = host_vcpus(*_slice(report)) or os.cpu_count() or 1
+    vcpus = host_vcpus(report.target.rpartition("-")[0], report.chips) or os.cpu_count() or 1
     fastest = here * min((os.cpu_count() or 1) / vcpus, 1.0)
     how = f"{here:.3g} s for the step on this machine; at most {programs} programs, and at best all cores of the host"
     write = kept_programs() if len(data.shapes()) == 1 else "drop_remainder=True, for batches of one shape"
     return Cost("compile", Seconds(here, fastest, here * programs), how, write)
-
-
-def _slice(report: PreflightReport) -> tuple[str, int]:
-    return report.target.rpartition("-")[0], report.chips
 
 
 def _training(report: PreflightReport) -> str:
