@@ -17,6 +17,7 @@ def _arguments(text: str) -> dict[str, dict[str, str]]:
 ARGUMENTS: dict[str, dict[str, str]] = _arguments("""
 keras.optimizers.*: lr=learning_rate decay=? is_legacy_optimizer=- jit_compile=- gradient_aggregator=-
   schedule_decay=-
+keras.optimizers.RMSprop: lr=?
 keras.layers.*: dynamic=- implementation=- fused=- time_major=? virtual_batch_size=? batch_input_shape=? weights=?
 keras.layers.Embedding: input_length=input_shape weights=weights
 keras.layers.BatchNormalization: synchronized=?
