@@ -321,6 +321,10 @@ def tensors_of_a_called_sequential():
     return [model.input is inputs, model.output is outputs, model.output is model.outputs[0]]
 
 
+def crossentropy_of_what_no_sigmoid_made():
+    return float(keras.losses.binary_crossentropy(np.ones((1, 1), "float32"), np.zeros((1, 1), "float32"))[0])
+
+
 LOSSES = ("a_loss", "b_loss")
 # What both have, what it gives in Keras 3, and what it gave in old Keras.
 MEANINGS = {
@@ -336,6 +340,7 @@ MEANINGS = {
     "Multiply": (lambda: merged(keras.layers.Multiply(), [2, 0], [0, 3]), [2, 3, True, True], [0, 0, False, False]),
     "add_loss": (loss_of_each, 4.0, 2.0),
     "crossentropy": (crossentropy, -np.log(1e-7), 50.0),
+    "clipped crossentropy": (crossentropy_of_what_no_sigmoid_made, -np.log(1e-7), -np.log(2e-7)),
     "labels": (labels, [("flo", 1), 1], [("int", 2), 2]),
     "two outputs": (
         lambda: with_two_outputs([["mae", "cosine_similarity"], ["mae"]]),

@@ -193,12 +193,13 @@ class _Modernizer(cst.CSTTransformer):
             return cst.RemoveFromParent()
         self._comments = []
         variable, _, value = code.rpartition(" = ")
-        new = next((new for old, new in self._strategies.renamed.items() if old == f".{variable}"), variable)
-        made = cst.parse_statement(f"{new} = {value}" if variable else code)
+        made = cst.parse_statement(f"{self._strategies.called(variable, original)} = {value}" if variable else code)
         return made.with_changes(leading_lines=comments)
 
     def _with_comments(self, original: cst.CSTNode, made: Any) -> Any:
-        marks = [cst.EmptyLine(comment=cst.Comment(text)) for text in self._context.marks.get(original, ())]
+        there = {line.comment.value for line in made.leading_lines if line.comment is not None}
+        texts = [text for text in self._context.marks.get(original, ()) if text not in there]
+        marks = [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
         added = [*self._comments, *marks] if self._context.roles.function_of(original) is None else marks
         if self._context.roles.function_of(original) is None:
             self._comments = []

@@ -222,6 +222,13 @@ class Strategies:
         if len(of_module) == 1 and is_free:
             self.renamed[of_module[0]] = "scope"
 
+    def called(self, variable: str, statement: cst.CSTNode) -> str:
+        """Return what a variable of a statement is called now; one of a function keeps its name."""
+        nodes = (node for node in _all_nodes(statement) if isinstance(node, cst.Name) and node.value == variable)
+        return next(
+            (self.renamed[name] for node in nodes if (name := self._names.of(node)) in self.renamed), variable
+        )
+
 
 def is_about_tpus(name: str, call: cst.Call) -> bool:
     """Return whether a call is one of those in the table of TPUs; lists of other devices are not."""

@@ -363,3 +363,11 @@ class A( tf.keras.layers.Layer ):  # why
 """
     new = old.replace("tf.keras", "keras").replace("tf.reduce_sum", "keras.ops.sum")
     assert migrated(TF + old, tmp_path)[1] == HEAD + "import keras\n" + new
+
+
+def test_comments_of_an_earlier_migration_are_not_written_twice(tmp_path):
+    old = "from keras.engine.topology import Layer\n" + LAYER.replace("tf.keras.layers.Layer", "Layer")
+    made = migrated(old + "return tf.math.top_k(tf.boolean_mask(tf.abs(x), x > 0))\n", tmp_path)[1]
+    assert made.count("keras.ops.abs(x)") == made.count("# keras-tpu-ext migrate: still needed for") == 1
+    assert made.count("# keras-tpu-ext migrate: out of reach: tf.boolean_mask") == 1
+    assert migrated(made, tmp_path, "again.py")[1] == made
