@@ -133,8 +133,8 @@ def test_a_setup_that_does_more_stays(tmp_path):
 def test_a_strategy_that_a_function_makes_keeps_its_name_there(tmp_path):
     body = ONE_STEP.strip().replace("\n", "\n    ")
     made = migrated(
-        TF
-        + f"def start():\n    {body}\n    return strategy\n\nstrategy = start()\nprint(strategy.num_replicas_in_sync)\n",
+        TF + f"def start():\n    {body}\n    return strategy\n\nstrategy = start()\n"
+        "print(strategy.num_replicas_in_sync)\n",
         tmp_path,
     )[1]
     assert (
