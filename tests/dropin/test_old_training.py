@@ -305,6 +305,26 @@ def trains_when_frozen_later():
     return bool(np.any(model.get_weights()[0] != before))
 
 
+def thawed_below_a_frozen_model():
+    below = keras.Sequential([keras.layers.Dense(1)])
+    below.trainable = False
+    model = cases.small_model()
+    model.add(below)
+    below.layers[0].trainable = True
+    names = [f"{which}trainable_{of}" for which in ("", "non_") for of in ("variables", "weights")]
+    return [*(len(getattr(model, name)) for name in names), len(below.layers[0].trainable_weights)]
+
+
+def tensors_of_a_called_sequential():
+    model, inputs = cases.small_model(), keras.Input((4,))
+    outputs = model(inputs)
+    return [model.input is inputs, model.output is outputs, model.output is model.outputs[0]]
+
+
+def crossentropy_of_what_no_sigmoid_made():
+    return float(keras.losses.binary_crossentropy(np.ones((1, 1), "float32"), np.zeros((1, 1), "float32"))[0])
+
+
 LOSSES = ("a_loss", "b_loss")
 # What both have, what it gives in Keras 3, and what it gave in old Keras.
 MEANINGS = {
@@ -320,6 +340,7 @@ MEANINGS = {
     "Multiply": (lambda: merged(keras.layers.Multiply(), [2, 0], [0, 3]), [2, 3, True, True], [0, 0, False, False]),
     "add_loss": (loss_of_each, 4.0, 2.0),
     "crossentropy": (crossentropy, -np.log(1e-7), 50.0),
+    "clipped crossentropy": (crossentropy_of_what_no_sigmoid_made, -np.log(1e-7), -np.log(2e-7)),
     "labels": (labels, [("flo", 1), 1], [("int", 2), 2]),
     "two outputs": (
         lambda: with_two_outputs([["mae", "cosine_similarity"], ["mae"]]),
@@ -339,6 +360,8 @@ MEANINGS = {
     ),
     "second compile": (lambda: names("mae", again=True)[0], ["loss", "mae"], ["loss"]),
     "trainable": (trains_when_frozen_later, False, True),
+    "thawed below a frozen model": (thawed_below_a_frozen_model, [4, 4, 0, 0, 2], [2, 2, 2, 2, 2]),
+    "Sequential.output": (tensors_of_a_called_sequential, [True, True, False], [False, False, True]),
 }
 
 
@@ -353,6 +376,55 @@ def test_without_an_old_name_keras_3_is_meant(name, no_old_name_yet):
             assert found == expected
         assert report.is_old_program() is (expected is then)
         report.mapped("lr=", "learning_rate=")
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_is_below_a_frozen_model_stays_as_it_is(exact):
+    report.mapped("lr=", "learning_rate=")
+    with strategy_scope(require="cpu", exact=exact):
+        below = cases.small_model()
+        below.trainable = False
+        below.layers[-1].trainable = True
+        model = keras.Sequential([below, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    before = below.get_weights()
+    model.fit(X, Y, verbose=0)
+    np.testing.assert_array_equal(below.get_weights()[0], before[0])
+
+
+def test_a_sequential_has_tensors_before_it_is_called():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(4,))])
+    longer = keras.Model(model.input, keras.layers.Dense(2)(model.output))
+    assert longer.output_shape == (None, 2)
+    assert longer.input_names == [model.inputs[0].name]
+
+
+@pytest.mark.parametrize(
+    ("loss", "weights", "total"),
+    [
+        ("mse", {"b": 10.0, "a": 1.0}, (10, 1)),
+        ("mse", {"a": 3.0}, (1, 3)),
+        ("mse", [10.0, 1.0], (10, 1)),
+        (["mse", "mse"], {"b": 10.0, "a": 1.0}, (10, 1)),
+        ({"a": "mse", "b": "mse"}, {"b": 2.0}, (2, 1)),
+        ({"a": "mse"}, None, (0, 1)),
+        ({"b": "mse"}, {"b": 2.0}, (2, 0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_losses_and_weights_of_outputs(exact, loss, weights, total):
+    report.mapped("lr=", "learning_rate=")
+    with strategy_scope(require="cpu", exact=exact):
+        inputs = keras.Input((4,))
+        outputs = [keras.layers.Dense(1, kernel_initializer="ones", name=name)(inputs) for name in ("b", "a")]
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", loss, loss_weights=weights)
+    targets = {"b": Y, "a": 0 * Y}
+    summed = X.sum(-1, keepdims=True)
+    of_each = [np.mean((summed - targets[name]) ** 2) for name in ("b", "a")]
+    found = model.fit(X, targets, batch_size=8, verbose=0).history
+    np.testing.assert_allclose(found["loss"][0], np.dot(total, of_each), rtol=1e-5)
 
 
 class Counted(Batches):

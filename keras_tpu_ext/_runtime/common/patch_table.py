@@ -188,6 +188,7 @@ dropin/old_keras/optimizers.py
   process: keras.optimizers.Optimizer.__init__, build, _backend_update_step, get_config: `lr=`, `decay=` and
     `epsilon=None` of Keras 2; an old program runs until the process ends
   process: keras.optimizers.Optimizer.learning_rate: a metric cannot read it, and a schedule gives the next rate
+  process: keras.optimizers.RMSprop.update_step: that of `decay=` and legacy adds epsilon outside the root
   process: keras.optimizers.LossScaleOptimizer.__init__: the arguments of mixed_precision.experimental
 dropin/old_keras/optimizer_files.py
   process: keras.src.legacy.saving.saving_utils.compile_args_from_training_config: "Custom>Adam" of Keras 2
@@ -224,6 +225,9 @@ dropin/old_keras/layers.py
   process: keras.layers.BatchNormalization.call: the moving variance of images over N - 1, as in Keras 2
   process: keras.layers.RNN._create_state_variables: stateful layers keep their states from step to step
   process: keras.layers.InputLayer.input: its tensor, which is its output
+  process: keras.layers.Layer.trainable_variables, non_trainable_variables, trainable_weights, non_trainable_weights:
+    what is below a frozen layer is frozen
+  process: keras.Sequential.input, output: its own tensors, not those of its first call
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`
 dropin/old_keras/added.py

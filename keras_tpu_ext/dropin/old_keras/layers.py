@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ def install() -> None:
     add(layer, "input_shape", _Default(lambda self: _shapes(self.input)))
     add(layer, "output_shape", _Default(lambda self: _shapes(self.output)))
     add(layer, "uses_learning_phase", False)
+    add(keras.Model, "input_names", property(lambda self: [tensor.name for tensor in self.inputs]))
     add(layer, "add_update", _add_update)
     add(keras.Model, "reset_states", _reset_states)  # before that of layers, which models have, too
     add(layer, "reset_states", lambda self: self.reset_state() if hasattr(self, "reset_state") else None)
@@ -46,7 +48,46 @@ def install() -> None:
             "keras.src.layers.layer.get_shapes_dict": _build_shapes,
         }
     )
-    replace({"keras.layers.InputLayer.input": lambda _: property(lambda self: self.output)})
+    replace(
+        {
+            "keras.layers.InputLayer.input": lambda _: property(lambda self: self.output),
+            **{
+                f"keras.layers.Layer.{'' if trains else 'non_'}trainable_{of}": functools.partial(
+                    _below_frozen, trains, of
+                )
+                for trains in (True, False)
+                for of in ("variables", "weights")
+            },
+            "keras.Sequential.input": functools.partial(_of_own, lambda self: self.inputs),
+            "keras.Sequential.output": functools.partial(_of_own, lambda self: self.outputs),
+        }
+    )
+
+
+def _below_frozen(trains: bool, of: str, stock: property) -> property:
+    """Let what is below a frozen layer be frozen, however it is set itself; Keras 3 asks the variable alone."""
+
+    def trainable(self: Any) -> Any:
+        layers = [layer for layer in self._flatten_layers(include_self=False) if not layer.trainable]
+        frozen = {id(one) for layer in layers for one in layer.variables if one.trainable} if self.trainable else ()
+        if not frozen or not means_old("what is below a frozen layer", "frozen, as in Keras 2"):
+            return stock.__get__(self)
+        return [one for one in getattr(self, of) if (one.trainable and id(one) not in frozen) is trains]
+
+    return property(trainable)
+
+
+def _of_own(get: Function, stock: property) -> property:
+    """Let a `Sequential` have the tensors that it was made with; Keras 3 gives those of its first call, or none."""
+
+    def tensors(self: Any) -> Any:
+        own = get(self)
+        own = own[0] if len(own) == 1 else own
+        called = stock.__get__(self) if self._inbound_nodes else own
+        same = called is own or means_old(f"{self.name}.input and .output", "its own, as in Keras 2")
+        return own if same else called
+
+    return property(tensors)
 
 
 def _shapes(tensors: Any) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import keras
+
 from keras_tpu_ext.dropin.patching import Function, wrap
 from keras_tpu_ext.dropin.report import means_old
 
@@ -42,7 +44,19 @@ def logits_of(output: Any) -> Any:
 
 def _from_logits(stock: Function, target: Any, output: Any, from_logits: bool = False, **kwargs: Any) -> Any:
     logits = logits_of(output)
+    if logits is None and not from_logits and stock.__name__ == "binary_crossentropy":
+        return _of_clipped(stock, target, output)
     what = f"{stock.__name__}{'(from_logits=True)' if from_logits else ''} of probabilities"
     if logits is None or not means_old(what, "the same from their logits, as in Keras 2"):
         return stock(target, output, from_logits, **kwargs)
     return stock(target, logits, True, **kwargs)
+
+
+def _of_clipped(stock: Function, target: Any, output: Any) -> Any:
+    """Return that of probabilities that no sigmoid made: Keras 2 added epsilon to what it had clipped."""
+    if not means_old("binary_crossentropy of what no sigmoid made", "the logarithm of p + epsilon, as in Keras 2"):
+        return stock(target, output)
+    epsilon = keras.config.epsilon()
+    output = keras.ops.clip(output, epsilon, 1.0 - epsilon)
+    target = keras.ops.cast(target, output.dtype)
+    return -target * keras.ops.log(output + epsilon) - (1 - target) * keras.ops.log(1 - output + epsilon)

@@ -53,6 +53,26 @@ def as_then(loss: Any) -> Any:
     return loss
 
 
+def of_each_output(names: list[str], loss: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the losses of a model with several outputs, in their order, and let `loss_weights=` be in it, too."""
+    weights = kwargs.get("loss_weights")
+    if isinstance(loss, dict) and loss.keys() < {*names}:
+        mapped("loss= of some outputs", "None for the others")
+        loss = [loss.get(name) for name in names]
+    elif isinstance(weights, (dict, list, tuple)) and not tree.is_nested(loss):
+        mapped("one loss and loss_weights=", "a loss for each output")
+        loss = [loss] * len(names)
+    elif (
+        isinstance(weights, dict)
+        and not isinstance(loss, dict)  # Keras 3 sorts such weights by name
+        and not means_old("loss_weights= by name, of losses in a list", "each the weight of its output")
+    ):
+        return loss
+    if isinstance(weights, dict) and weights.keys() <= {*names}:
+        kwargs["loss_weights"] = [weights.get(name, 1.0) for name in names]
+    return loss
+
+
 def is_of_keras(function: Any) -> bool:
     """Return whether a function or class is Keras's own."""
     module = getattr(function, "__module__", "") or ""

@@ -1,7 +1,8 @@
 """Optimizers as old Keras had them: `lr=`, `decay=`, `optimizer.lr`, `optimizers.legacy`, TensorFlow 1's.
 
 The rule of `decay` is that of `keras.optimizers.legacy`: step i runs at lr / (1 + decay * i), and `optimizer.lr` says
-lr. Where Keras 2.11 changed an optimizer, the later one is meant: RMSprop and Adagrad add epsilon inside the root.
+lr. Where Keras 2.11 changed an optimizer, the later one is meant: RMSprop and Adagrad add epsilon inside the root. An
+RMSprop with `decay=`, which only the earlier one had, or from `optimizers.legacy`, adds it outside.
 Nadam is that of Keras 3: the momentum of the legacy one grew more slowly, and that of Keras 2.15 with each variable.
 """
 
@@ -45,6 +46,7 @@ def install() -> None:
             f"{optimizer}._backend_update_step": _with_decay,
             f"{optimizer}.get_config": _config_with_decay,
             "keras.optimizers.LossScaleOptimizer.__init__": _with_loss_scale,
+            "keras.optimizers.RMSprop.update_step": _with_epsilon_outside,
         }
     )
     replace({f"{optimizer}.learning_rate": _learning_rate})
@@ -54,7 +56,14 @@ def install() -> None:
     add(cls, "weights", property(lambda self: self.variables, doc="The variables: their old name."))
     add(cls, "get_weights", lambda self: [variable.numpy() for variable in self.variables])
     for legacy in owners("keras.optimizers.legacy.Adam"):  # a module of errors
-        vars(legacy).update({name: getattr(keras.optimizers, name) for name in _NAMES})
+        vars(legacy).update({name: getattr(keras.optimizers, name) for name in _NAMES}, RMSprop=_LegacyRMSprop)
+
+
+class _LegacyRMSprop(keras.optimizers.RMSprop):
+    """The RMSprop before Keras 2.11."""
+
+
+_LegacyRMSprop.__name__, _LegacyRMSprop.__module__ = "RMSprop", keras.optimizers.RMSprop.__module__  # in files
 
 
 def _with_old_arguments(init: Function, self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:
@@ -62,6 +71,9 @@ def _with_old_arguments(init: Function, self: Any, learning_rate: Any = 0.001, *
     _refuse_old_subclass(type(self))
     if type(self) is keras.optimizers.Nadam:
         means_old("Nadam", "Nadam of Keras 3, whose momentum grows otherwise than in Keras 2: other numbers")
+    legacy = isinstance(self, _LegacyRMSprop) or "decay" in kwargs
+    if isinstance(self, keras.optimizers.RMSprop) and not legacy:
+        means_old("RMSprop", "that of Keras 2.11 and later; the one before, of decay= and legacy, has other numbers")
     rename(ARGUMENTS["keras.optimizers.*"], kwargs)
     learning_rate = kwargs.pop("learning_rate", learning_rate)
     decay = float(kwargs.pop("decay", None) or 0.0)
@@ -69,7 +81,7 @@ def _with_old_arguments(init: Function, self: Any, learning_rate: Any = 0.001, *
         _check_decay(decay, learning_rate)
         told(f"decay={decay}", "the rate of step i is learning_rate / (1 + decay * i)")
     init(self, _number(learning_rate), *args, **kwargs)
-    self._decay = decay
+    self._decay, self._is_legacy = decay, legacy
 
 
 def _check_decay(decay: float, learning_rate: Any) -> None:
@@ -106,6 +118,18 @@ def _with_epsilon(build: Function, self: Any, variables: Any) -> Any:
     return build(self, variables)
 
 
+def _with_epsilon_outside(stock: Function, self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    """Add epsilon to the root, as RMSprop did; with momentum it added it inside the root."""
+    if not self._is_legacy or self.momentum > 0 or self.centered:
+        stock(self, gradient, variable, learning_rate)
+        return
+    gradient = ops.cast(gradient, variable.dtype)
+    velocity = self._velocities[self._get_variable_index(variable)]
+    self.assign(velocity, self.rho * velocity + (1 - self.rho) * ops.square(gradient))
+    rate = ops.cast(learning_rate, variable.dtype)
+    self.assign_sub(variable, rate * gradient / (ops.sqrt(velocity) + self.epsilon))
+
+
 def _with_decay(update: Function, self: Any, grads: Any, variables: Any, learning_rate: Any) -> Any:
     """Apply `decay` where the step uses the rate, so that `optimizer.lr` says the rate as it was given."""
     return update(self, grads, variables, _decayed(self, learning_rate))
@@ -122,7 +146,8 @@ def _decayed_rate(self: Any, dtype: Any) -> Any:
 
 def _config_with_decay(get_config: Function, self: Any) -> dict[str, Any]:
     decay = getattr(self, "_decay", 0.0)
-    return {**get_config(self), **({"decay": decay} if decay else {})}
+    legacy = isinstance(self, keras.optimizers.RMSprop) and self._is_legacy  # which its argument says in a file
+    return {**get_config(self), **({"decay": decay} if decay or legacy else {})}
 
 
 def _with_loss_scale(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -49,11 +49,13 @@ def _compile(
     for name in ("run_eagerly", "steps_per_execution", "jit_compile"):
         if name in kwargs and kwargs[name] is None:
             del kwargs[name]
-    names = getattr(self, "output_names", None)
+    names = getattr(self, "output_names", None) or []
     for name in ("metrics", "weighted_metrics"):
         if name in kwargs:
             kwargs[name] = metrics.as_then(kwargs[name], names)
     loss = keras.tree.map_structure(losses.as_then, loss) if loss is not None else None
+    if loss is not None and len(names) > 1 and not isinstance(getattr(self, "output", None), dict):
+        loss = losses.of_each_output(names, loss, kwargs)
     has_none = not any(kwargs.get(name) is not None for name in ("metrics", "weighted_metrics"))
     what = "a second compile, without metrics"  # Keras 3 keeps those of the first
     if has_none and getattr(self, "_compile_metrics", None) and means_old(what, "no metrics, as in Keras 2"):

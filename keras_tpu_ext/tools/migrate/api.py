@@ -80,12 +80,14 @@ def _header(report: MigrationReport, made: Any, context: Any) -> str:
     olds = [*dict.fromkeys(one.old for one in needed)]
     more = f" and {len(olds) - _NAMED} more" if len(olds) > _NAMED else ""
     lines = _DROPIN.format(", ".join(olds[:_NAMED]) + more) if needed else _BACKEND
+    if not needed and "KERAS_BACKEND" in made.code:  # as in a program that was written here
+        lines = ""
     names = used(made)
     if "math" in names - used(context.wrapper.module):
         lines += "import math\n"
     if "keras" in names and not _is_imported_first("keras", made.code):
         lines += "import keras\n"
-    if "kte" in names:
+    if "kte" in names and not re.search(r"^import keras_tpu_ext as kte$", made.code, re.MULTILINE):
         lines += "import keras_tpu_ext as kte\n"
     return lines
 

@@ -39,9 +39,11 @@ def import_from(context: Context, original: cst.ImportFrom) -> Small | cst.Flatt
     return statements[0] if len(statements) == 1 else cst.FlattenSentinel(statements)
 
 
-def import_module(context: Context, original: cst.Import) -> cst.Import | None:
+def import_module(context: Context, original: cst.Import) -> cst.Import | cst.RemovalSentinel | None:
     """Return what `import tensorflow.keras.old as name` becomes; `None` if it stays."""
     names = []
+    if {chain(one.name) for one in original.names} <= {"keras_tpu_ext.dropin", "keras_tpu_ext.dropin.old_program"}:
+        return cst.RemoveFromParent()  # it is written anew where it is needed
     for one in original.names:
         name = canonical(chain(one.name))
         _tell_package(context, original, name)

@@ -26,6 +26,8 @@ def moved(name: str) -> tuple[str, str]:
     if name in OUT_OF_REACH and name not in OLD_NAMES:
         why, write = OUT_OF_REACH[name]
         return "", f"{write} ({why})"
+    if name == "keras.optimizers.legacy.RMSprop":
+        return "", DROPIN
     modules = {**OLD_MODULES, "keras.optimizers.legacy": "keras.optimizers"}  # which Keras 3 has, with errors
     if new := OLD_NAMES.get(name) or modules.get(name):
         return ("", DROPIN) if new.startswith("keras_tpu_ext.") else (_public(new), "")

@@ -71,6 +71,12 @@ def attribute(context: Context, original: cst.Attribute, updated: cst.Attribute)
     elif original.attr.value == "metrics_names":
         context.mapped(original, context.code(original), "the names of what evaluate returns, in today's order")
         return cst.parse_expression(_NAMES_OF_EVALUATE.format(context.code(original.value)))
+    elif original.attr.value == "input_names":
+        context.mapped(original, context.code(original), "the names of .inputs")
+        return cst.parse_expression(f"[one.name for one in {context.code(original.value)}.inputs]")
+    elif original.attr.value in ("input", "output") and context.values.is_sequential(original.value):
+        context.mapped(original, context.code(original), f".{original.attr.value}s[0]")
+        return cst.parse_expression(f"{context.code(original)}s[0]")
     if not m.matches(original, m.Attribute(value=m.Attribute(attr=m.Name("optimizer")), attr=m.Name("lr"))):
         return None
     context.mapped(original, context.code(original), ".learning_rate")

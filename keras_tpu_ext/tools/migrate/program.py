@@ -146,6 +146,8 @@ class Program:
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 cell.update(outputs=[], execution_count=None)
+        if not header:
+            return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
         lines = header.removesuffix("\n").splitlines(keepends=True)
         first: dict[str, Any] = {
             "cell_type": "code",
@@ -200,4 +202,4 @@ def _with_header(text: str, header: str) -> str:
     if not skipped:  # a first line such as `#!/usr/bin/env python`, and that of the encoding, stay first
         while skipped < min(len(lines), 2) and re.match(r"#!|#.*coding[:=]", lines[skipped]):
             skipped += 1
-    return "\n".join([*lines[:skipped], *header.removesuffix("\n").split("\n"), *lines[skipped:]])
+    return "\n".join([*lines[:skipped], *header.splitlines(), *lines[skipped:]])

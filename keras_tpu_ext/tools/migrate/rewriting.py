@@ -185,7 +185,9 @@ class _Modernizer(cst.CSTTransformer):
         return cst.parse_statement(code).with_changes(leading_lines=comments)
 
     def _with_comments(self, original: cst.CSTNode, made: Any) -> Any:
-        marks = [cst.EmptyLine(comment=cst.Comment(text)) for text in self._context.marks.get(original, ())]
+        there = {line.comment.value for line in made.leading_lines if line.comment is not None}
+        texts = [text for text in self._context.marks.get(original, ()) if text not in there]
+        marks = [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
         added = [*self._comments, *marks] if self._context.roles.function_of(original) is None else marks
         if self._context.roles.function_of(original) is None:
             self._comments = []

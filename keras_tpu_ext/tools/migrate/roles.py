@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst import metadata
 
+from keras_tpu_ext.tools.migrate.keras_names import moved
 from keras_tpu_ext.tools.migrate.names import Names, chain, keyword
 
 MODEL, DATA, EAGER = "in a model", "in an input pipeline", "elsewhere"
@@ -89,6 +90,7 @@ class Roles:
         """Return whether a class, by its full name, is Keras's for models, or made from such a class."""
         node = self.classes.get(name)
         if node is None:
+            name = moved(name)[0] or name
             return name.startswith(_MODEL_CLASSES) or name.startswith("tensorflow_addons.")
         return any(self.is_model_class(self.names.of(base.value)) for base in node.bases)
 

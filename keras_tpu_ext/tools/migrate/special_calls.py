@@ -11,6 +11,7 @@ from keras_tpu_ext.tools.migrate.context import Context
 from keras_tpu_ext.tools.migrate.names import all_nodes, keyword
 from keras_tpu_ext.tools.migrate.roles import FunctionNode
 from keras_tpu_ext.tools.migrate.tables.keras_names import KERAS_NAMES
+from keras_tpu_ext.tools.migrate.tables.old_arguments import ORDERS
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 
 _METRICS = KERAS_NAMES["keras.metrics"]
@@ -20,10 +21,15 @@ _ANY_FILE = re.compile(r"\.(keras|h5|hdf5)[\"']$")
 
 def of_compile(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     """Return `compile` with its metrics as Keras 3 wants them: in a list, for each output, by names of their own."""
-    losses = next((arg.value for arg in original.args if keyword(arg) == "loss"), None)
-    outputs = len(losses.elements) if isinstance(losses, (cst.List, cst.Dict)) else 1
+    order = [*ORDERS["compile"].split(), *("" for _ in original.args)]
+    given = {keyword(arg) or name: arg.value for name, arg in zip(order, original.args, strict=False)}
+    loss, weights = given.get("loss"), given.get("loss_weights")
+    of_each = next((one for one in (loss, weights) if isinstance(one, (cst.List, cst.Dict))), None)
+    outputs = len(of_each.elements) if of_each is not None else 1
     args = []
     for before, arg in zip(original.args, updated.args, strict=True):
+        if before.value is loss and isinstance(weights, (cst.List, cst.Dict)):
+            arg = arg.with_changes(value=_losses(context, loss, arg.value, weights))
         if keyword(arg) in ("metrics", "weighted_metrics"):
             arg = arg.with_changes(value=_metrics(context, before.value, arg.value, outputs))
         args.append(arg)
@@ -78,11 +84,19 @@ def add_loss(context: Context, original: cst.Call) -> None:
 
 
 def set_trainable(context: Context, original: cst.Assign) -> None:
-    """Say where a model is frozen after it was compiled: Keras 2 went on as it was compiled."""
+    """Say where a model is frozen after it was compiled: Keras 2 went on as it was compiled.
+
+    And where layers are thawed one by one, which below a frozen model were frozen in Keras 2.
+    """
     target = original.targets[0].target
     if not m.matches(target, m.Attribute(attr=m.Name("trainable"))):
         return
     assert isinstance(target, cst.Attribute)
+    loop: cst.CSTNode | None = original
+    while loop is not None and not isinstance(loop, cst.For):
+        loop = context.parents.get(loop)
+    if loop is not None and context.code(original.value) == "True" and ".layers" in context.code(loop.iter):
+        context.by_dropin(original, "trainable=True of one layer after another")
     model, here = context.names.of(target.value), context.line(original)
     compiled = [context.line(call) for call in context.roles.calls.get(f"{model}.compile", ())]
     if model and any(line < here for line in compiled) and not any(line > here for line in compiled):
@@ -116,10 +130,31 @@ def build(context: Context, original: cst.Call, updated: cst.Call) -> cst.Call:
     return updated.with_changes(func=updated.func.value, args=[cst.Arg(inputs)])
 
 
+def _losses(
+    context: Context, before: cst.BaseExpression, value: cst.BaseExpression, weights: cst.List | cst.Dict
+) -> cst.BaseExpression:
+    """Return a loss for each output, which the weights are of."""
+    if _is_one(context, before, "keras.losses."):
+        context.mapped(before, "one loss and loss_weights=", "a loss for each output")
+        if isinstance(weights, cst.List):
+            return cst.BinaryOperation(
+                cst.List([cst.Element(value)]), cst.Multiply(), cst.Integer(str(len(weights.elements)))
+            )
+        names = ", ".join(_keys(context, weights))
+        return cst.parse_expression(f"dict.fromkeys([{names}], {context.wrapper.module.code_for_node(value)})")
+    if isinstance(before, (cst.List, cst.Dict)) and _keys(context, before) != _keys(context, weights):
+        context.by_dropin(before, "loss_weights= by name")
+    return value
+
+
+def _keys(context: Context, node: cst.List | cst.Dict) -> list[str]:
+    return sorted(context.code(one.key) for one in node.elements if isinstance(one, cst.DictElement))
+
+
 def _metrics(
     context: Context, before: cst.BaseExpression, value: cst.BaseExpression, outputs: int
 ) -> cst.BaseExpression:
-    if _is_one_metric(context, before):
+    if _is_one(context, before, "keras.metrics."):
         value = cst.List([cst.Element(value)])
         context.mapped(before, context.code(before), f"[{context.code(before)}]")
     if not isinstance(value, cst.List):
@@ -146,11 +181,11 @@ def _named(context: Context, before: cst.BaseExpression, one: cst.BaseElement) -
     return one.with_changes(value=cst.parse_expression(new))
 
 
-def _is_one_metric(context: Context, value: cst.BaseExpression) -> bool:
-    """Return whether `metrics=` is no list of them."""
+def _is_one(context: Context, value: cst.BaseExpression, module: str) -> bool:
+    """Return whether `metrics=` or `loss=` is no list of them."""
     function = value.func if isinstance(value, cst.Call) else value
     name = context.names.of(function)
-    return isinstance(value, cst.SimpleString) or name in context.roles.functions or name.startswith("keras.metrics.")
+    return isinstance(value, cst.SimpleString) or name in context.roles.functions or name.startswith(module)
 
 
 def _returns_floats(context: Context, function: FunctionNode) -> bool:

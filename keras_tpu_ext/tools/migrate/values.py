@@ -86,6 +86,12 @@ class Values:
             for name in made
         )
 
+    def is_sequential(self, node: cst.CSTNode) -> bool:
+        """Return whether an expression is a `Sequential` for certain."""
+        values = self._names.values.get(self._names.of(node), ())
+        made = [self._names.of(one.func) if isinstance(one, cst.Call) else "" for one in values]
+        return bool(made) and {*made} <= {"keras.Sequential", "keras.models.Sequential"}
+
     def _kind(self, node: cst.CSTNode) -> str:
         if isinstance(node, _LITERALS):
             return PLAIN

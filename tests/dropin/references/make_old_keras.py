@@ -23,6 +23,7 @@ OPTIMIZERS = {
     "Adam": {"lr": 0.1, "decay": 0.3},
     "Adam amsgrad": {"lr": 0.1, "amsgrad": True, "epsilon": None, "clipnorm": 0.5},
     "RMSprop": {"lr": 0.1, "decay": 0.0, "momentum": 0.2},
+    "RMSprop plain": {"lr": 0.1, "decay": 0.0, "epsilon": 0.1},
     "Adagrad": {"lr": 0.5},
     "Adadelta": {"lr": 1.0},
     "Adamax": {"lr": 0.1, "decay": 0.1},

@@ -12,6 +12,7 @@ NEW_LAYER = "import keras\nclass A(keras.layers.Layer):\n    def call(self, x):\
 DATA = TF + "def f(x):\n    return tf.cast(x, tf.float32)\n\nds = tf.data.Dataset.range(3).map(f)\n"
 
 
+MODEL = "import keras\nm = keras.Sequential()\n"
 KERAS = "import keras, numpy, tensorflow as tf; K = keras.backend; m = keras.Sequential(); m.compile()\n"
 ONLY_BY_DROPIN = {  # what Keras 3 would do in another way without a word, or not at all
     "keras.callbacks.EarlyStopping(restore_best_weights=True)\n": "restore_best_weights=",
@@ -24,6 +25,11 @@ ONLY_BY_DROPIN = {  # what Keras 3 would do in another way without a word, or no
     "keras.layers.Activation('hard_sigmoid')\n": "hard_sigmoid",
     "numpy.random.seed(1); tf.random.set_seed(2)\n": "tf.random.set_seed",
     "m.trainable = False\n": "trainable= after compile",
+    "for one in m.layers[-3:]: one.trainable = True\n": "trainable=True of one layer after another",
+    "m.compile('adam', ['mse', 'mae'], loss_weights={'b': 2, 'a': 1})\n": "loss_weights= by name",
+    "m.compile('adam', {'a': 'mse', 'b': 'mae'}, loss_weights={'b': 2})\n": "loss_weights= by name",
+    "keras.optimizers.RMSprop(lr=0.1)\n": "lr=",
+    "tf.keras.optimizers.legacy.RMSprop(0.1)\n": "tf.keras.optimizers.legacy.RMSprop",
     "m.add_loss(x)\n": "model.add_loss()",
     "m.reset_states()\n": ".reset_states()",
     "m.predict_classes(x)\n": ".predict_classes()",
@@ -77,6 +83,23 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
 @pytest.mark.parametrize(
     ("old", "new"),
     [
+        (
+            MODEL + "m.compile('adam', 'mse', loss_weights=[1, 2], metrics=['mae'])\n",
+            MODEL + "m.compile('adam', ['mse'] * 2, loss_weights=[1, 2], metrics=[['mae']] * 2)\n",
+        ),
+        (
+            MODEL + "m.compile('adam', loss=keras.losses.Hinge(), loss_weights={'a': 1, 'b': 2})\n",
+            MODEL + "m.compile('adam', loss=dict.fromkeys(['a', 'b'], keras.losses.Hinge()), "
+            "loss_weights={'a': 1, 'b': 2})\n",
+        ),
+        (
+            MODEL + "print(m.input_names)\n",
+            MODEL + "print([one.name for one in m.inputs])\n",
+        ),
+        (
+            MODEL + "x = keras.Model(m.input, f(m.output))\n",
+            MODEL + "x = keras.Model(m.inputs[0], f(m.outputs[0]))\n",
+        ),
         (LAYER + "return tf.nn.relu(x)\n", NEW_LAYER + "return keras.ops.relu(x)\n"),
         (LAYER + "return x[:, tf.newaxis]\n", NEW_LAYER + "return x[:, None]\n"),
         (LAYER + "return tf.cast(x > 0, tf.float32)\n", NEW_LAYER + 'return keras.ops.cast(x > 0, "float32")\n'),
@@ -340,3 +363,11 @@ class A( tf.keras.layers.Layer ):  # why
 """
     new = old.replace("tf.keras", "keras").replace("tf.reduce_sum", "keras.ops.sum")
     assert migrated(TF + old, tmp_path)[1] == HEAD + "import keras\n" + new
+
+
+def test_comments_of_an_earlier_migration_are_not_written_twice(tmp_path):
+    old = "from keras.engine.topology import Layer\n" + LAYER.replace("tf.keras.layers.Layer", "Layer")
+    made = migrated(old + "return tf.math.top_k(tf.boolean_mask(tf.abs(x), x > 0))\n", tmp_path)[1]
+    assert made.count("keras.ops.abs(x)") == made.count("# keras-tpu-ext migrate: still needed for") == 1
+    assert made.count("# keras-tpu-ext migrate: out of reach: tf.boolean_mask") == 1
+    assert migrated(made, tmp_path, "again.py")[1] == made

@@ -122,3 +122,22 @@ def test_a_setup_that_does_more_stays(tmp_path):
     report, made = migrated(TF + text + USE, tmp_path)
     assert any("kte.strategy_scope(), by the drop-in: line" in line for line in found(report)), found(report)
     assert "policy = make_policy()" in made
+
+
+def test_a_strategy_that_a_function_makes_keeps_its_name_there(tmp_path):
+    body = ONE_STEP.strip().replace("\n", "\n    ")
+    made = migrated(
+        TF + f"def start():\n    {body}\n    return strategy\n\nstrategy = start()\n"
+        "print(strategy.num_replicas_in_sync)\n",
+        tmp_path,
+    )[1]
+    assert (
+        "    strategy = kte.strategy_scope()\n    return strategy\n\nscope = start()\nprint(scope.num_replicas)\n"
+        in made
+    )
+
+
+@pytest.mark.parametrize("text", [TF + TWO_STEPS + USE, TF + PLAIN + USE + "print(strategy.extended)\n"])
+def test_what_was_written_is_read_again_and_stays(text, tmp_path):
+    made = migrated(text, tmp_path)[1]
+    assert migrated(made, tmp_path, "again.py")[1] == made
