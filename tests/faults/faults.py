@@ -1679,8 +1679,8 @@ _SEPARABILITY = (
     Fault(
         "layers-are-never-tried-for-training",
         "_runtime/tensorflow/model_separability.py",
-        'training=step.__name__ == "train_step"',
-        "training=False",
+        'program, training = model._kte, step == "train_step"',
+        "program, training = model._kte, False",
         _TF,
         (f"{_ROWS}::test_a_layer_that_looks_beyond_its_row",),
     ),

@@ -287,3 +287,30 @@ def test_statistics_of_a_batch_without_a_step(replicas):
         np.testing.assert_allclose(kte.batch_sum(x), [4, 8])
         np.testing.assert_allclose(kte.batch_mean(x), [2, 4])
         assert kte.batch_mean(ops.cast(x, "bfloat16")).dtype == "bfloat16"
+
+
+class Keeping(keras.Model):
+    """Keeps what a layer has made of the batch, which its loss reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)
+
+    def call(self, x):
+        self.hidden = self.first(x)
+        return self.last(self.hidden)
+
+    def error(self, y_true, y_pred):
+        return ops.mean((y_true - y_pred) ** 2, -1) + ops.std(self.hidden)
+
+
+def test_a_loss_that_reads_what_a_layer_keeps(data):
+    def trained(replicas):
+        keras.utils.set_random_seed(0)
+        with kte.strategy_scope(require="cpu", replicas=replicas):
+            model = Keeping()
+            model.compile(keras.optimizers.SGD(0.1), model.error)
+        history = model.fit(data.x[:11], data.y[:11], batch_size=5, epochs=2, shuffle=False, verbose=0).history
+        return history["loss"], model.get_weights()
+
+    assert_close(trained(3), trained(1))
