@@ -51,13 +51,10 @@ def install() -> None:
     replace(
         {
             "keras.layers.InputLayer.input": lambda _: property(lambda self: self.output),
-            **{
-                f"keras.layers.Layer.{'' if trains else 'non_'}trainable_{of}": functools.partial(
-                    _below_frozen, trains, of
-                )
-                for trains in (True, False)
-                for of in ("variables", "weights")
-            },
+            "keras.layers.Layer.trainable_variables": functools.partial(_below_frozen, True, "variables"),
+            "keras.layers.Layer.non_trainable_variables": functools.partial(_below_frozen, False, "variables"),
+            "keras.layers.Layer.trainable_weights": functools.partial(_below_frozen, True, "weights"),
+            "keras.layers.Layer.non_trainable_weights": functools.partial(_below_frozen, False, "weights"),
             "keras.Sequential.input": functools.partial(_of_own, lambda self: self.inputs),
             "keras.Sequential.output": functools.partial(_of_own, lambda self: self.outputs),
         }

@@ -28,7 +28,6 @@ ONLY_BY_DROPIN = {  # what Keras 3 would do in another way without a word, or no
     "for one in m.layers[-3:]: one.trainable = True\n": "trainable=True of one layer after another",
     "m.compile('adam', ['mse', 'mae'], loss_weights={'b': 2, 'a': 1})\n": "loss_weights= by name",
     "m.compile('adam', {'a': 'mse', 'b': 'mae'}, loss_weights={'b': 2})\n": "loss_weights= by name",
-    "keras.optimizers.RMSprop(lr=0.1)\n": "lr=",
     "tf.keras.optimizers.legacy.RMSprop(0.1)\n": "tf.keras.optimizers.legacy.RMSprop",
     "m.add_loss(x)\n": "model.add_loss()",
     "m.reset_states()\n": ".reset_states()",
