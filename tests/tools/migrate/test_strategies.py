@@ -131,8 +131,8 @@ def test_a_strategy_that_a_function_makes_keeps_its_name_there(tmp_path):
         "print(strategy.num_replicas_in_sync)\n",
         tmp_path,
     )[1]
-    ends = "    strategy = kte.strategy_scope()\n    return strategy\n\nstrategy = start()\nprint(strategy.num_replicas)\n"
-    assert ends in made
+    assert "    strategy = kte.strategy_scope()\n    return strategy\n\nstrategy = start()\n" in made
+    assert made.endswith("print(strategy.num_replicas)\n")
 
 
 @pytest.mark.parametrize("text", [TF + TWO_STEPS + USE, TF + PLAIN + USE + "print(strategy.extended)\n"])
