@@ -88,6 +88,7 @@ class DeviceRates:
     ) -> None:
         self.counted: FlopsCount | None = None  # the FLOPs that were counted, if any
         self.warnings: dict[str, str] = {}  # messages to warn with, by topic
+        self.impossible_mfu: float | None = None  # the MFU of the last epoch that had one above 1; `None` if none had
         self.devices = 1 if model is None else _runtime.devices.num_devices(model)  # number of framework devices
         trusted = model is None or _runtime.progress.counts_examples(model)
         # Count per step up to which it may not be a count of examples, see `ExampleCounter`.
@@ -112,8 +113,6 @@ class DeviceRates:
         self.needs_flops = self.has_mfu and flops_per_sample == "auto" and model is not None
         self._model = model
         self._interception: Interception | None = None
-        if self.needs_flops:
-            self._interception = _runtime.probes.intercept_executions(model, self._intercept)
         self._batches: list[Nest] | None = None  # of an execution, once one has run
         if self._peak.flops is None and self._peak.source:
             self.warnings["peak"] = _NO_PEAK.format(name=self._peak.source)
@@ -136,15 +135,23 @@ class DeviceRates:
         logs = self.logs(batches, samples)
         if samples is not None and self.has_mfu and MFU not in logs:
             logs[MFU] = math.nan
-            mfu = self._mfu(samples)
-            if mfu is not None:
-                self.warnings["mfu"] = self._mfu_warning(mfu)
+            self.impossible_mfu = self._mfu(samples)
+        if self.impossible_mfu is not None:
+            self.warnings["mfu"] = self._mfu_warning(self.impossible_mfu)
         return logs
+
+    def second_axis(self) -> tuple[str, float] | None:
+        """Return the label of a plot's second axis, and its factor to samples per second; `None` for no axis."""
+        per_sample = self._mfu(1.0)
+        if per_sample is not None and self.impossible_mfu is None:
+            return "MFU in %", 100 * per_sample
+        return ("samples per second and device", 1 / self.devices) if self.devices > 1 else None
 
     def count_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
         """Count the FLOPs of a step; until an execution has run, only intercept the next one, to see its batch."""
         if self._batches is None:
-            if self._interception is not None:
+            if self._interception is None:
+                self._interception = _runtime.probes.intercept_executions(self._model, self._intercept)
                 self._interception.begin()
             return
         batch_size = self._batch_size
@@ -161,8 +168,7 @@ class DeviceRates:
             self.flops_per_sample = self.counted.per_sample
 
     def _intercept(self, execution: Execution) -> Nest:
-        if self._interception is not None:
-            self._interception.undo()
+        self._undo()
         result, _ = execution.run_watched(CompileWatch())
         self._batches = execution.batches()
         return result
@@ -170,8 +176,12 @@ class DeviceRates:
     def stop(self) -> None:
         """Stop waiting for an execution to count."""
         self.needs_flops = False
+        self._undo()
+
+    def _undo(self) -> None:
         if self._interception is not None:
             self._interception.undo()
+            self._interception = None
 
     def _mfu(self, samples: float) -> float | None:
         """Return the MFU at this many samples per second, also if it is above 1; `None` if not known."""

@@ -73,10 +73,12 @@ def plot_throughput(
     *,
     window: int,
     step_times: StepTimePercentiles | None = None,
+    second_axis: tuple[str, float] | None = None,
 ) -> Figure:
     """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
 
-    Samples are drawn if they are known, else batches.
+    Samples are drawn if they are known, else batches. `second_axis` is the label of the axis on the right, and its
+    factor to samples per second.
     """
     if not records:
         raise nothing_yet("throughput.plot()", needs=AFTER_WARMUP)
@@ -97,6 +99,10 @@ def plot_throughput(
     of = " (median of epochs after the first)" if later else ""
     set_title(figure, f"Training throughput: {rounded(median)} {unit}/s{of}")
     axes.set_title(_subtitle(window, step_times), loc="left", fontsize=10)
+    if second_axis is not None and unit == "samples":
+        label, factor = second_axis
+        right = axes.secondary_yaxis("right", functions=(lambda rate: rate * factor, lambda shown: shown / factor))
+        right.set_ylabel(label)
     set_legend(figure, axes, columns=4)
     return figure
 

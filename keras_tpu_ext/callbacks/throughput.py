@@ -177,12 +177,13 @@ class Throughput(FitObserver, Plotted):
         return found
 
     def _figure(self) -> Any:
-        """Draw the rates of the last `fit` over time."""
+        """Draw the rates of the last `fit` over time, with the MFU, or the rate of a device, on the right axis."""
         return plot_throughput(
             self.records,
             self.epoch_records,
             window=self.window,
             step_times=self._meter.step_times.percentiles(),
+            second_axis=self._devices.second_axis(),
         )
 
     def set_params(self, params: dict[str, object]) -> None:

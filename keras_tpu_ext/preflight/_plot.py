@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_tpu_ext.errors import NothingMeasuredError
 from keras_tpu_ext.output.figure import FIRST, LIMIT, NEUTRAL, SECOND, new_figure, set_legend, set_title
-from keras_tpu_ext.preflight._text import device_name, headline, shortened
+from keras_tpu_ext.preflight._text import device_name, headline
 from keras_tpu_ext.preflight.results import MemoryUse, PreflightResult
 
 _NUM_LAYERS = 15
@@ -42,7 +42,7 @@ def draw_report(report: PreflightResult) -> Any:
 def _draw_times(axes: Any, report: PreflightResult) -> None:
     shown = [layer for layer in report.layers[:_NUM_LAYERS] if layer.seconds > _VISIBLE * report.layers[0].seconds]
     layers = shown[::-1]
-    names = [shortened(layer.layer, _MOST_LETTERS) for layer in layers]
+    names = [_shorten(layer.layer) for layer in layers]
     backward = [1e3 * layer.backward_seconds for layer in layers]
     forward = [1e3 * layer.seconds - back for layer, back in zip(layers, backward, strict=True)]
     axes.barh(names, forward, color=FIRST, label="forward")
@@ -56,7 +56,7 @@ def _draw_times(axes: Any, report: PreflightResult) -> None:
 
 def _draw_buffers(axes: Any, memory: MemoryUse) -> None:
     buffers = [buffer for buffer in memory.buffers if buffer.bytes > _VISIBLE * memory.buffers[0].bytes][::-1]
-    names = [f"{shortened(buffer.layer, _MOST_LETTERS)}\n{buffer.shape}" for buffer in buffers]
+    names = [f"{_shorten(buffer.layer)}\n{buffer.shape}" for buffer in buffers]
     for backward, colour, label in ((False, FIRST, "forward"), (True, SECOND, "backward")):
         sizes = [buffer.bytes / _GIB if buffer.backward == backward else 0 for buffer in buffers]
         axes.barh(range(len(buffers)), sizes, color=colour, label=label)
@@ -90,3 +90,7 @@ def _draw_memory(axes: Any, memory: MemoryUse, title: str) -> None:
     axes.set_xticks([])
     axes.set_xlim(-0.6, 0.6)
     axes.set_ylim(0, 1.15 * max(available, needed))
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= _MOST_LETTERS else f"…{name[1 - _MOST_LETTERS :]}"

@@ -49,10 +49,13 @@ def test_names_of_short_epochs_do_not_lie_upon_each_other():
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
-def test_percentiles():
+def test_percentiles_and_an_axis_for_the_device():
     times = StepTimePercentiles(0.0123, 0.02, 1.5)
-    figure = plot_throughput(RECORDS, EPOCHS, window=20, step_times=times)
+    figure = plot_throughput(RECORDS, EPOCHS, window=20, step_times=times, second_axis=("MFU in %", 0.5))
+    (right,) = figure.axes[0].child_axes
     figure.draw_without_rendering()
+    assert right.get_ylabel() == "MFU in %"
+    assert right.get_ylim() == (0, pytest.approx(0.5 * 1.15 * 32))
     note = figure.axes[0].get_title(loc="left")
     assert note == "step: median 12.3 ms, p90 20 ms, p99 1,500 ms; rates over 20 executions"
 
