@@ -8,7 +8,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from jaxlib import _jax
+from jax._src.lib import xla_client
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
@@ -36,8 +36,12 @@ def saved(*changes, **of_signature):
     signature, options = saved_programs.signature_of(lowered, 1)
     # Not `lowered.compile()`: what JAX has from its cache is not whole when a CPU's is serialised again.
     client, options = jax.devices()[0].client, saved_programs._CompileOptions.ParseFromString(options)
-    devices = _jax.DeviceList(tuple(jax.devices()[:1]))
-    loaded = client.compile_and_load(lowered.compiler_ir("stablehlo"), devices, options)
+    program = str(lowered.compiler_ir("stablehlo"))
+    if hasattr(client, "compile_and_load"):
+        devices = xla_client.DeviceList(tuple(jax.devices()[:1]))
+        loaded = client.compile_and_load(program, devices, options)
+    else:  # JAX before 0.7
+        loaded = client.compile(program, options)
     one = SavedProgram(
         "train", 3, dataclasses.replace(signature, **of_signature), SECONDS, client.serialize_executable(loaded)
     )

@@ -93,16 +93,17 @@ def test_the_fastest_that_fits_comes_first_and_the_report_is_of_it(compiler):
 
 def test_where_none_fits_blocks_compute_twice_and_the_report_says_by_which_policy(compiler):
     asked = compiler(lambda name: (100, 8) if name.endswith("remat") else (50, 20))
-    report = ask()
+    mesh = {"data": 2, "model": 4}
+    report = ask(mesh=mesh)
     assert report.ok
     policies = [candidate.remat for candidate in report.candidates if candidate.fits]
-    assert sorted(policies) == ["dots_with_no_batch_dims_saveable"] * 5 + ["nothing_saveable"] * 5
-    assert sum(name.endswith("remat") for name in asked) == 10
+    assert sorted(policies) == ["dots_with_no_batch_dims_saveable", "nothing_saveable"]
+    assert sum(name.endswith("remat") for name in asked) == 2
     assert f'and, once it is built: kte.layers.remat(model, policy="{policies[0]}")' in _text.report_text(
         report, width=10_000
     )
     asked.clear()
-    assert not ask(blocks()).ok  # a model cannot be made again
+    assert not ask(blocks(), mesh=mesh).ok  # a model cannot be made again
     assert not any(name.endswith("remat") for name in asked)
 
 
@@ -163,8 +164,8 @@ def test_where_nothing_can_be_asked_about_that_is_an_error(compiler):
         raise PreflightError("stopped")
 
     compiler(says)
-    with pytest.raises(PreflightError, match=r"No layout could be asked about: stopped; stopped"):
-        ask()
+    with pytest.raises(PreflightError, match=r"No layout could be asked about: stopped"):
+        ask(mesh={"data": 2, "model": 4})
 
 
 @pytest.mark.parametrize(
