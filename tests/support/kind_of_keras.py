@@ -24,6 +24,8 @@ else:
 VERSION = (2, 15) if IS_KERAS2 else tuple(map(int, keras.__version__.split(".")[:2]))
 # Whether the loss of an activity regulariser is divided by the size of the batch.
 DIVIDES_REGULARIZERS = IS_KERAS2 or VERSION >= (3, 14)
+# Whether a progress bar shows our numbers rounded; else it has four decimals for all.
+ROUNDS_IN_BARS = IS_KERAS2 or VERSION >= (3, 12)
 
 
 def tensorflow_version():

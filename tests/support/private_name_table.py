@@ -26,7 +26,6 @@ keras.src.callbacks.backup_and_restore:BackupAndRestore. _save_model
 keras.src.layers.layer:Layer. _flatten_layers
 keras.src.models.functional: Functional
 keras.src.ops: nn
-keras.src.ops.nn: _layer_normalization
 keras.src.optimizers.base_optimizer:BaseOptimizer. _get_variable_index _track_variable
 keras.src.saving.keras_saveable:KerasSaveable. _unpickle_model
 keras.src.saving.object_registration: GLOBAL_CUSTOM_NAMES
@@ -103,6 +102,8 @@ MultiHeadAttention. _attention_axes _dropout_layer _flash_attention _inverse_sqr
 Variable. _layout _value
 Trainer. _jax_state _losses_override
 """)
+
+FROM_KERAS_3_11 = ("keras.src.ops.nn:_layer_normalization",)
 
 # On JAX; see `compat/keras3_jax.py`.
 BEFORE_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:_to_jax_mesh",)
@@ -243,6 +244,7 @@ EVERY = (
     *KERAS3_JAX,
     *BEFORE_KERAS_3_10,
     *FROM_KERAS_3_10,
+    *FROM_KERAS_3_11,
     *FROM_KERAS_3_15,
     *BEFORE_KERAS_3_16,
     *FROM_KERAS_3_16,

@@ -20,10 +20,11 @@ TABLE = "tests/support/private_name_table.py"
 TENSORFLOW = table.TENSORFLOW + (
     table.BEFORE_TENSORFLOW_2_19 if tensorflow_version() < (2, 19) else table.FROM_TENSORFLOW_2_19
 )
+KERAS3 = table.KERAS3 + (() if VERSION < (3, 11) else table.FROM_KERAS_3_11)
 NEW_TENSORFLOW = TENSORFLOW + table.NEWER_TENSORFLOW
 TABLES = {
-    "keras3_tf": table.KERAS3 + table.KERAS3_TENSORFLOW + NEW_TENSORFLOW,
-    "keras3_jax": table.KERAS3
+    "keras3_tf": KERAS3 + table.KERAS3_TENSORFLOW + NEW_TENSORFLOW,
+    "keras3_jax": KERAS3
     + table.KERAS3_JAX
     + (table.BEFORE_KERAS_3_10 if VERSION < (3, 10) else table.FROM_KERAS_3_10)
     + (table.BEFORE_KERAS_3_16 if VERSION < (3, 16) else table.FROM_KERAS_3_16),

@@ -119,7 +119,10 @@ def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Rounded(float):
-    """A number that a progress bar shows rounded: it takes the mean of what it has, and four decimals."""
+    """A number that a progress bar shows rounded: it takes the mean of what it has, and four decimals.
+
+    Keras 3 before 3.12 takes the mean as a tensor, and keeps its four decimals.
+    """
 
     def __truediv__(self, count: float) -> _Rounded:
         return self
