@@ -148,7 +148,7 @@ class EvaluatesInTheMiddle(keras.callbacks.Callback):
             self.model.evaluate(*self.data, verbose=0)
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_evaluating_in_a_callback_takes_no_step(scope3, data, steps):
     weights = []

@@ -320,7 +320,7 @@ def test_there_is_no_false_alarm(case):
 
 JAX = pytest.mark.gate_on("keras3_jax")  # where it is cheapest
 IN_GATE_TOO = {
-    "functional": pytest.mark.gate_on("keras3_tf", "keras3_jax"),
+    "functional": JAX,
     "subclassed": JAX,
     "from a subclassed model": JAX,
 }
@@ -384,7 +384,7 @@ def test_an_h5_file_loads_as_itself(scope3, data, tmp_path):
 @pytest.mark.parametrize(
     ("make", "inside"),
     [
-        (functional, False),
+        pytest.param(functional, False, marks=pytest.mark.gate_on("keras3_jax")),
         pytest.param(functional, True, marks=pytest.mark.exhaustive),
         pytest.param(lambda: kte.TPUModel.from_model(Plain(3)), True, marks=pytest.mark.gate_on("keras3_jax")),
         pytest.param(lambda: kte.TPUModel.from_model(Plain(3)), False, marks=pytest.mark.exhaustive),

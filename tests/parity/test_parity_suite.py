@@ -62,8 +62,9 @@ def pytest_generate_tests(metafunc):
     if "case" in metafunc.fixturenames:
         (of_gate,) = (cases for runtime, cases in gate().items() if runtime in RUNTIMES)
         everything = metafunc.config.getoption("tier") == "exhaustive"
-        # Eager steps are slow on JAX.
-        found = [case for case in FOUND if everything or "keras3_tf" in RUNTIMES or case.run == "graph"]
+        # Eager steps are slow on JAX, graphs on TensorFlow.
+        in_gate = "eager" if "keras3_tf" in RUNTIMES else "graph"
+        found = [case for case in FOUND if everything or case.run == in_gate]
         more = sampled()[0] if everything else []
         if everything and "keras3_jax" in RUNTIMES:
             # A plain model takes the step of a `TPUModel`, and is laid out as one: some cases are enough.
