@@ -175,7 +175,7 @@ _LOSS = (
     ),
     Fault(
         "loss-in-the-logs-is-weighed-by-the-replicas-own-rows",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "    (total,) = sum_over_replicas([weight])",
         "    total = weight",
         _KERAS2,
@@ -183,7 +183,7 @@ _LOSS = (
     ),
     Fault(
         "loss-weights-are-ignored",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "values.append(value if factor is None else value * factor)",
         "values.append(value)",
         _KERAS2,
@@ -199,7 +199,7 @@ _LOSS = (
     ),
     Fault(
         "own-step-sees-the-share-of-its-loss",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "return as_global(total) if in_own_step else total",
         "return total",
         ("keras2_tf215",),
@@ -207,7 +207,7 @@ _LOSS = (
     ),
     Fault(
         "losses-of-layers-count-once-a-replica-in-an-own-step",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "values += common if are_local else [loss / tf.cast(num_replicas(), loss.dtype) for loss in common]",
         "values += common",
         ("keras2_tf215",),
@@ -469,7 +469,7 @@ _UPDATE = (
     ),
     Fault(
         "averages-go-by-batches-and-not-by-steps",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         " - 1) // (view.gradient_accumulation_steps or 1) + 1",
         ")",
         ("keras3_tf",),
@@ -477,7 +477,7 @@ _UPDATE = (
     ),
     Fault(
         "keras-sums-gradients-again",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         '    "_all_reduce_sum_gradients": lambda self, grads_and_vars: grads_and_vars,\n',
         "",
         ("keras3_tf",),
@@ -485,7 +485,7 @@ _UPDATE = (
     ),
     Fault(
         "averages-are-never-written-back",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         "    _overwrite_with_averages(view)\n",
         "",
         ("keras3_tf",),
@@ -493,7 +493,7 @@ _UPDATE = (
     ),
     Fault(
         "keras-2-sums-gradients-again",
-        "_runtime/keras2/optimizer.py",
+        "_runtime/keras2/program.py",
         "optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)",
         "optimizer.apply_gradients(pairs)",
         _KERAS2,
@@ -501,7 +501,7 @@ _UPDATE = (
     ),
     Fault(
         "an-optimizer-of-the-users-own-sums-gradients-again",
-        "_runtime/keras2/optimizer.py",
+        "_runtime/keras2/program.py",
         "(None if g is None else divide(g, num_replicas()), v)",
         "(g, v)",
         ("keras2_tf215",),
@@ -856,7 +856,7 @@ _ON_JAX = (
     ),
     Fault(
         "window-of-an-optimizer-keeps-its-sums",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         "assign_replicated(total, tf.zeros(total.shape, total.dtype))",
         "pass",
         ("keras3_tf",),

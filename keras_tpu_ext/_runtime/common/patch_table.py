@@ -116,8 +116,9 @@ keras3/program.py
   call: a ModelCheckpoint's filepath, a BackupAndRestore's _save_model, on_train_end: only the chief writes
 keras3/resumable_data.py
   call: keras.src.trainers.data_adapters.get_data_adapter: `fit` may start in the middle of the data
-keras2/execution_schedule.py
+keras2/data_adapter.py
   call: keras.src.engine.data_adapter.get_data_handler: executions of varying length, also from the middle of the data
+  call: a data adapter's get_size, on_epoch_end, should_recreate_iterator: `fit` may start in the middle of the data
 keras2/program.py
   block: keras.src.optimizers.optimizer.Optimizer.aggregate_gradients,
     keras.optimizers.legacy.Optimizer._aggregate_gradients: replicas that have the whole batch take the mean; also
@@ -138,8 +139,6 @@ jax/program.py
   call: an epoch iterator's _get_iterator: batches in groups, or from the middle
 keras3/resumable_data.py
   call: a data adapter's _dataset: its position is remembered
-keras2/resumable_data.py
-  call: a data adapter's get_size, on_epoch_end, should_recreate_iterator: `fit` may start in the middle of the data
 common/executions.py
   call: a model's train_function, test_function: executions are measured
 dropin/tensors.py

@@ -22,7 +22,7 @@ from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.jax.loop import steps_of
 from keras_tpu_ext._runtime.jax.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step
-from keras_tpu_ext._runtime.jax.step import TrainStep
+from keras_tpu_ext._runtime.jax.program import TrainStep
 
 stop_profiler = jax.profiler.stop_trace
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import private
@@ -36,18 +35,9 @@ class ExactCompileLoss(CompileLoss):
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
         self._flat_losses: list[Any] = [
-            flat._replace(loss=Keras3LocalLoss(flat.loss, self._batch, tracker))
+            flat._replace(loss=LocalLoss(flat.loss, self._batch, tracker))
             for flat, tracker in zip(self._flat_losses, trackers, strict=True)
         ]
-
-
-class Keras3LocalLoss(LocalLoss):
-    """A `LocalLoss` with the reductions of Keras 3."""
-
-    def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
-        unreduced = super()._unreduced(call)
-        unreduced.reduction = None
-        return unreduced
 
 
 class ExactMetrics(CompileMetrics):

@@ -9,7 +9,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.attributes import attributes_restored
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Layer, Loss, Metric, Nest, Tensor
-from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree, with_mask
+from keras_tpu_ext._runtime.compat import UNREDUCED, keras, mask_of, ops, tree, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, number, recorded
 
@@ -63,7 +63,7 @@ class LocalLoss:
         # model, which fails for a loss without get_config.
         unreduced: Any = object.__new__(type(self.loss))
         unreduced.__dict__.update(self.loss.__dict__)
-        unreduced.call = call
+        unreduced.call, unreduced.reduction = call, UNREDUCED
         return unreduced
 
     def _local_mean(self, values: Tensor) -> Tensor:
