@@ -53,8 +53,7 @@ from keras_tpu_ext._runtime.tensorflow.update import (
     accumulate_or_apply,
     flush_window,
 )
-from keras_tpu_ext._runtime.training.compile_utils import is_overridden
-from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden, loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
