@@ -458,7 +458,7 @@ _UPDATE = (
     ),
     Fault(
         "window-loaded-on-fewer-replicas-loses-their-sums",
-        "_runtime/tensorflow/variables.py",
+        "_runtime/tensorflow/replicas.py",
         "np.stack([values.sum(axis=0)]",
         "np.stack([values[0]]",
         _TF,
@@ -626,7 +626,7 @@ _BATCH = (
     ),
     Fault(
         "padded-rows-count-in-activity-regularisers",
-        "_runtime/tensorflow/batch_statistics.py",
+        "_runtime/tensorflow/batch.py",
         "return tf.math.divide_no_nan(loss, tf.cast(valid_fraction(), loss.dtype))",
         "return loss",
         _TF,
@@ -634,7 +634,7 @@ _BATCH = (
     ),
     Fault(
         "moments-are-the-replicas-own",
-        "_runtime/tensorflow/batch_statistics.py",
+        "_runtime/tensorflow/batch.py",
         "total, count = summed(sums)",
         "total, count = sums",
         _TF,
@@ -654,7 +654,7 @@ _BATCH = (
     ),
     Fault(
         "statistics-of-an-empty-replica-count",
-        "_runtime/tensorflow/batch_statistics.py",
+        "_runtime/tensorflow/batch.py",
         "return BATCH.has_any if BATCH.valid is None else BATCH.examples > 0",
         "return None",
         ("keras2_tf215",),  # Keras 3 keeps the statistics of the first replica, which has an example if any has one
@@ -1678,7 +1678,7 @@ _WALK = "tests/_runtime/test_tensorflow_separability.py"
 _SEPARABILITY = (
     Fault(
         "layers-are-never-tried-for-training",
-        "_runtime/tensorflow/model_separability.py",
+        "_runtime/tensorflow/custom_step.py",
         'program, training = model._kte, step == "train_step"',
         "program, training = model._kte, False",
         _TF,
@@ -1718,7 +1718,7 @@ _SEPARABILITY = (
     ),
     Fault(
         "table-looked-up-in-compute-loss-counts-n-times",
-        "_runtime/tensorflow/model_separability.py",
+        "_runtime/tensorflow/custom_step.py",
         "if None not in (before, after) and before == after:",
         "if True:",
         ("keras3_tf",),
@@ -1742,7 +1742,7 @@ _SEPARABILITY = (
     ),
     Fault(
         "mistake-in-a-step-for-replicas-is-not-seen",
-        "_runtime/tensorflow/model_separability.py",
+        "_runtime/tensorflow/custom_step.py",
         "return found if model._kte.is_plain else Separability()",
         "return Separability()",
         _TF,

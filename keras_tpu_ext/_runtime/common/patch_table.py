@@ -88,7 +88,7 @@ compat/keras3_tensorflow.py
   process: keras.Variable._initialize: Keras before 3.10 sums when it writes; variables are made anywhere
 tensorflow/scope.py
   call: a strategy's experimental_distribute_dataset: `None` and sparse batches are distributed too
-tensorflow/batch_statistics.py
+tensorflow/batch.py
   trace: a metric's update_state: only examples count, or nothing at all
 tensorflow/flops.py
   trace: a metric's variable's assign, assign_add: FLOPs are counted outside of replicas

@@ -26,17 +26,15 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     KERAS_PATCHES,
     averaging,
-    unscaled_if_local,
-    valid_rows_of,
-    zero_invalid_rows,
-)
-from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
     regularizer_of_examples,
     regularizer_of_whole_batch,
     synchronizes,
+    unscaled_if_local,
+    valid_rows_of,
     weighted_moments,
     weights_of,
+    zero_invalid_rows,
 )
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import hide_uneven_sizes_from, make_predict_function, make_steps_function

@@ -12,8 +12,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.compat import loss_tracker_of
-from keras_tpu_ext._runtime.tensorflow.custom_step import own_predict_step
-from keras_tpu_ext._runtime.tensorflow.model_separability import find_separability
+from keras_tpu_ext._runtime.tensorflow.custom_step import find_separability, own_predict_step
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch, with_none
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.model import is_own_step

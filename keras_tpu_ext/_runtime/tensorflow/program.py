@@ -19,6 +19,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     gather_examples,
     has_any,
     local_layer_loss,
+    mask_metrics,
     needs_gather,
     note_shared,
     prediction_context,
@@ -28,13 +29,15 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     whole_state,
     zero_invalid_rows,
 )
-from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.cluster import TensorFlowProcessGroup
-from keras_tpu_ext._runtime.tensorflow.custom_step import predict_on_whole_batch
+from keras_tpu_ext._runtime.tensorflow.custom_step import (
+    mark_lookups_once_a_batch,
+    predict_on_whole_batch,
+    takes_whole_batch,
+)
 from keras_tpu_ext._runtime.tensorflow.devices import layout, memory_reader
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
-from keras_tpu_ext._runtime.tensorflow.model_separability import mark_lookups_once_a_batch, takes_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     as_global,
     local_as_whole,

@@ -10,10 +10,10 @@ import numpy as np
 from keras_tpu_ext._runtime.common.types import Model, Variable
 from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat import path_of
-from keras_tpu_ext._runtime.tensorflow.replicas import native
-from keras_tpu_ext._runtime.tensorflow.variables import (
+from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_to_replicas,
     is_per_replica,
+    native,
     values_of_replicas,
     zeros_of_replicas,
 )
