@@ -1464,7 +1464,7 @@ _MACHINE = (
     ),
     Fault(
         "sigmoid-that-meets-from-logits-is-not-told",
-        "_runtime/training/from_logits.py",
+        "_runtime/training/compile_options.py",
         'activation in ("softmax", "sigmoid")',
         'activation in ("softmax",)',
         _ANY,

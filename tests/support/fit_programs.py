@@ -16,7 +16,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext._runtime import devices, probes
 from keras_tpu_ext._runtime.jax import update
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop
-from keras_tpu_ext._runtime.jax.program_digest import canonical_text
+from keras_tpu_ext._runtime.jax.saved_programs import canonical_text
 from keras_tpu_ext._runtime.jax.traced_devices import tracing_for_tpu
 
 CPU, TPU = "cpu", "TPU v5 lite"

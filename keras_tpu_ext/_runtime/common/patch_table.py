@@ -101,7 +101,7 @@ tensorflow/rehearsal.py
 training/fit_watch.py
   process: keras.Model.fit: what accounts for its time needs its first line and its last
   process: keras.callbacks.CallbackList.on_train_begin: a callback's hooks are timed; Keras makes the list in `fit`
-training/not_finite.py
+training/watches.py
   trace: keras.Operation.__call__, keras.src.engine.base_layer.Layer.__call__: a second forward pass finds the first
     layer that is not finite
 training/progress.py

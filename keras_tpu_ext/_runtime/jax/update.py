@@ -16,9 +16,8 @@ import numpy as np
 from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of, trace_state
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
-from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
-from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, step_state_of
+from keras_tpu_ext._runtime.training.watches import NotFiniteWatch, OverflowWatch
 
 _T = TypeVar("_T")
 Values: TypeAlias = "Sequence[jax.Array]"

@@ -11,9 +11,8 @@ import keras
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, Nest
-from keras_tpu_ext._runtime.training.batch_source import RememberedDataset, Source
+from keras_tpu_ext._runtime.training.batch_source import RememberedDataset, Source, indexed
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 from keras_tpu_ext.errors import ArgumentError
 

@@ -17,8 +17,7 @@ from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Opti
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.models import reduced
-from keras_tpu_ext._runtime.keras3.per_example import own_layers
+from keras_tpu_ext._runtime.keras3.models import own_layers, reduced
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
 from keras_tpu_ext._runtime.keras3_tf.training_state import read_in_passes
 from keras_tpu_ext._runtime.tensorflow import batch as _batch

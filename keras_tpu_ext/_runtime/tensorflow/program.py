@@ -58,9 +58,9 @@ from keras_tpu_ext._runtime.tensorflow.update import (
 )
 from keras_tpu_ext._runtime.training.compile_utils import is_overridden, loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
+from keras_tpu_ext._runtime.training.watches import NotFiniteWatch
 
 
 class TensorFlowProgram(ExactProgram):

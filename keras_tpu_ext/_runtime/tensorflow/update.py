@@ -22,9 +22,8 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     values_of_replicas,
     zeros_of_replicas,
 )
-from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
-from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler
+from keras_tpu_ext._runtime.training.watches import NotFiniteWatch, OverflowWatch
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 # Variables, each with its value before the step.

@@ -1,13 +1,150 @@
-"""Where the batches of a pass over the data come from, and how the position in them is saved."""
+"""Where the batches of a pass over the data come from, how its position is saved, and how it can begin anywhere."""
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError, SavedIterators
+from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
+from keras_tpu_ext._runtime.common.random_state import random_state
 from keras_tpu_ext._runtime.common.types import Dataset, IteratorState, Nest, RandomState
-from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
+from keras_tpu_ext._runtime.compat import PyDataset
+from keras_tpu_ext.errors import CheckpointError
+
+
+class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore]
+    """The batches of another `PyDataset`, shuffled here as Keras would shuffle them.
+
+    Args:
+        batches: The other `PyDataset`.
+        shuffle: Whether each pass has its own order, drawn from Python's random generator.
+        read_ahead: Whether batches are read in another thread, so that the random states are kept for each of them.
+    """
+
+    def __init__(self, batches: Dataset, *, shuffle: bool, read_ahead: bool) -> None:
+        names = ("workers", "use_multiprocessing", "max_queue_size")
+        super().__init__(**{name: getattr(batches, name) for name in names if hasattr(batches, name)})
+        self._batches = batches
+        self._shuffle = shuffle
+        self._read_ahead = read_ahead
+        self.order: list[int] | None = None  # of the pass; `None` if it is that of the other `PyDataset`
+        self._first = 0
+        self._has_begun = False
+        self.is_read = False  # whether the current pass is being read; if so, the next read begins a new pass
+        self._process = os.getpid()
+        self._random_before: dict[int, RandomState] = {}
+        self._lock = threading.Lock()  # other threads read ahead
+        # Gives the other `PyDataset` the attributes that it had in another process; `None` once it has them.
+        self.restore: Callable[[], object] | None = None
+        self.is_in_epoch = False  # whether it had these in an epoch, after its hook at the start of the epoch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker process needs; the random states are not needed there."""
+        others = {"_read_ahead": False, "_random_before": {}, "_lock": None, "restore": None}
+        return {**vars(self), **others}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the state in a worker process, which leaves Ctrl-C to the training."""
+        self.__dict__.update(state)
+        if os.getpid() != self._process and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def begin_pass(self, first: int = 0, order: list[int] | None = None) -> None:
+        """Begin a pass, unless one has begun.
+
+        Args:
+            first: The number of the batch to begin with.
+            order: The order of the pass; `None` to draw it, if it is to be shuffled.
+        """
+        if self._has_begun:
+            return
+        self._has_begun, self._first, self.order = True, first, order
+        self._random_before = {}
+        if self.restore is not None:
+            self.restore()
+            if not self.is_in_epoch:
+                self.restore = None
+        size = self.size()
+        if order is not None and not _is_order(order, size):
+            raise CheckpointError(f"the order of the batches that was saved is none of {size} batches")
+        if order is None and self._shuffle and size is not None:
+            self.order = list(range(size))
+            random.shuffle(self.order)
+
+    def read_pass(self, first: int = 0, order: list[int] | None = None) -> None:
+        """Begin a pass and read it now, unless one has begun that is not being read yet; see `begin_pass`."""
+        if self.is_read:
+            self._has_begun = False
+        self.begin_pass(first, order)
+        self.is_read = True
+
+    def end_epoch(self) -> None:
+        """Notify the other `PyDataset` that its epoch has ended; the pass may continue."""
+        self._batches.on_epoch_end()
+        self.restore = None
+
+    def end_pass(self) -> None:
+        """Notify the other `PyDataset` that its epoch has ended, and forget the order of the pass."""
+        self.end_epoch()
+        self._has_begun, self.is_read, self._first, self.order = False, False, 0, None
+
+    def random_before(self, batch: int) -> RandomState:
+        """Return the random states before a batch of the pass was read, or `None`; forget those of earlier ones."""
+        with self._lock:
+            self._random_before = {index: state for index, state in self._random_before.items() if index >= batch}
+            return self._random_before.get(batch)
+
+    def __getitem__(self, index: int) -> Nest:
+        """Return a batch by its index in the pass."""
+        index += self._first
+        # Not in a forked process: another thread may have held the lock during the fork.
+        if self._read_ahead and os.getpid() == self._process:
+            with self._lock:
+                self._random_before[index] = random_state()
+        return self._batches[index if self.order is None else self.order[index]]
+
+    def __len__(self) -> int:
+        """Return the number of batches of the pass."""
+        return int(self.size() or 0) - self._first
+
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches of the pass; `None` if it has no end."""
+        return None if self.size() is None else len(self)
+
+    def on_epoch_begin(self) -> None:
+        """Notify the other `PyDataset`."""
+        getattr(self._batches, "on_epoch_begin", lambda: None)()
+        if self.restore is not None:
+            self.restore()
+            self.restore = None
+
+    def on_epoch_end(self) -> None:
+        """Do nothing until `end_pass`: Keras 2's workers call this while the model is still training on the epoch."""
+
+    def size(self) -> int | None:
+        """Return the number of batches of a whole pass; `None` if it has no end."""
+        return self._batches.num_batches if hasattr(self._batches, "num_batches") else len(self._batches)
+
+
+def _is_order(order: object, size: int | None) -> bool:
+    is_list = isinstance(order, list) and all(type(one) is int for one in order)
+    return is_list and sorted(order) == list(range(size or 0))  # type: ignore[call-overload]
+
+
+class IndexedPaddedBatches(IndexedBatches, GivesPaddedBatches):
+    """`IndexedBatches` of padded batches."""
+
+
+def indexed(batches: Dataset, *, shuffle: bool, read_ahead: bool) -> IndexedBatches:
+    """Return the batches of a `PyDataset` as `IndexedBatches`."""
+    kind = IndexedPaddedBatches if isinstance(batches, GivesPaddedBatches) else IndexedBatches
+    return kind(batches, shuffle=shuffle, read_ahead=read_ahead)
 
 
 class Source:

@@ -17,14 +17,14 @@ from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
 from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.compile_options import probabilities_taken_for_logits
 from keras_tpu_ext._runtime.training.compile_utils import LossSum, common_denominator, is_overridden
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.fit_watch import running_fit
-from keras_tpu_ext._runtime.training.from_logits import probabilities_taken_for_logits
-from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, Unsaved
+from keras_tpu_ext._runtime.training.watches import OverflowWatch
 from keras_tpu_ext.checks.schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 

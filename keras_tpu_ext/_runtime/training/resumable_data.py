@@ -18,8 +18,7 @@ from keras_tpu_ext._runtime.common.random_state import fingerprint_of_random_sta
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
 from keras_tpu_ext._runtime.common.values import Place
 from keras_tpu_ext._runtime.compat import tree
-from keras_tpu_ext._runtime.training.batch_source import Source
-from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
+from keras_tpu_ext._runtime.training.batch_source import IndexedBatches, Source
 from keras_tpu_ext.errors import CheckpointError
 
 
