@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, Method, first_execution, grouped_data
+from keras_tpu_ext._runtime.jax.devices import memory_reader
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
 from keras_tpu_ext._runtime.jax.layouts import (
@@ -34,7 +35,6 @@ from keras_tpu_ext._runtime.jax.layouts import (
     warn_of_layouts,
 )
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, make_function, make_predict_function, unshare
-from keras_tpu_ext._runtime.jax.memory import memory_reader
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.saved_programs import offered_steps
 from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribution
