@@ -781,7 +781,7 @@ _LOOP = (
     ),
     Fault(
         "one-execution-that-fits-settles-their-length",
-        "_runtime/common/steps_tuner.py",
+        "_runtime/training/execution_schedule.py",
         "self.settled = fits and self._fitted",
         "self.settled = fits",
         _ANY,

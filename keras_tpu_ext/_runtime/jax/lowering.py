@@ -26,7 +26,6 @@ from keras_tpu_ext._runtime.common.lowering import (
 )
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.steps_tuner import steps_that_fit
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3 import build_for_step, path_of
@@ -43,6 +42,7 @@ from keras_tpu_ext._runtime.jax.saved_programs import signature_of
 from keras_tpu_ext._runtime.jax.scope import abstract_array, bound, replicated, shard_data, use_distribution
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, lowering_for
 from keras_tpu_ext._runtime.jax.update import compiled_flush, own_variables, state_variables
+from keras_tpu_ext._runtime.training.execution_schedule import steps_that_fit
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 
