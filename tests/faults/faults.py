@@ -1051,7 +1051,7 @@ _ON_JAX = (
     ),
     Fault(
         "outer-block-is-lost-where-an-inner-one-ends",
-        "_runtime/common/attributes.py",
+        "_runtime/common/patches.py",
         "        for name, value in before.items():\n            setattr(thing, name, value)\n",
         "        for name in before:\n            setattr(thing, name, None)\n",
         _JAX,

@@ -329,11 +329,3 @@ def _rows() -> Iterator[PatchedAttribute]:
 
 
 PATCHED: tuple[PatchedAttribute, ...] = tuple(_rows())
-_ATTRIBUTES = {row.name: re.split("[. ]", row.name)[-1] for row in PATCHED}
-
-
-def attribute_of(name: str) -> str:
-    """Return the last part of the name of an attribute in the table."""
-    if name not in _ATTRIBUTES:
-        raise LookupError(f"{name!r} is to be patched, and is not in {__name__}: write it there, with the reason")
-    return _ATTRIBUTES[name]

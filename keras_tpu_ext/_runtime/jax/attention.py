@@ -22,8 +22,7 @@ import keras
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
-from keras_tpu_ext._runtime.common.patches import Patch
+from keras_tpu_ext._runtime.common.patches import Patch, temporarily
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
 from keras_tpu_ext._runtime.jax.attention_kernel import LANES, Rule, Words, attention_kernel, block_of_queries

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import jax
 import keras
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, ModelLayout, Role, Spec, VariableLayout
+from keras_tpu_ext._runtime.common.patches import temporarily
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat.keras3 import path_of

@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.layouts import (
     LayerFacts,
     MeshAxes,
@@ -22,7 +21,7 @@ from keras_tpu_ext._runtime.common.layouts import (
     indivisible,
     sharded_spec,
 )
-from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.patches import patched, temporarily
 from keras_tpu_ext._runtime.common.types import Layer, Variable
 from keras_tpu_ext._runtime.common.values import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3 import path_of

@@ -23,8 +23,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import Patch, patched, temporarily
 from keras_tpu_ext._runtime.common.types import Tensor
 from keras_tpu_ext._runtime.compat.keras3 import ops_nn
 from keras_tpu_ext._runtime.training.batch import Batch

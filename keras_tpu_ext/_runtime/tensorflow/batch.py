@@ -15,9 +15,8 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.attributes import attributes_restored, temporarily
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import Patch, attributes_restored, patched, temporarily
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, SameNest
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, one_row_if_empty, with_attached
 from keras_tpu_ext._runtime.tensorflow.graph_axis import of_rows, of_whole_batch

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
+from keras_tpu_ext._runtime.common.patches import temporarily
 from keras_tpu_ext._runtime.common.types import Nest, SameNest, Variable
 
 ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see `mark_lookups_once_a_batch`

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from keras_tpu_ext._runtime.common.attributes import attributes_restored
-from keras_tpu_ext._runtime.common.patches import install
+from keras_tpu_ext._runtime.common.patches import attributes_restored, install
 from keras_tpu_ext._runtime.common.types import Layer, Loss, Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import UNREDUCED, keras, mask_of, ops, tree, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
