@@ -757,7 +757,7 @@ _LOOP = (
     ),
     Fault(
         "execution-reaches-over-the-end-of-an-epoch",
-        "_runtime/keras3/execution_schedule.py",
+        "_runtime/keras3/data_adapter.py",
         "schedule.requested_steps = steps = min(model.steps_per_execution, left)",
         "schedule.requested_steps = steps = model.steps_per_execution",
         _KERAS3,
@@ -1285,7 +1285,7 @@ _ON_TPU = ("tests/_runtime/test_jax_attention.py",)
 _ATTENTION = (
     Fault(
         "attention-of-a-tpu-is-causal",
-        "_runtime/jax/splash.py",
+        "_runtime/jax/attention.py",
         "one: Any = masks.FullMask(lengths)",
         "one: Any = masks.CausalMask(lengths)",
         _JAX,
@@ -1301,7 +1301,7 @@ _ATTENTION = (
     ),
     Fault(
         "attention-of-a-tpu-is-not-capped",
-        "_runtime/jax/splash.py",
+        "_runtime/jax/attention.py",
         "attn_logits_soft_cap=cap,",
         "attn_logits_soft_cap=None,",
         _JAX,

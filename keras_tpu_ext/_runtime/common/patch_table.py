@@ -41,7 +41,7 @@ jax/scope.py
   block: keras.src.models.model.Trainer.__init__: a model keeps its distribution
   process: a plain model's fit, evaluate, predict, train_on_batch, test_on_batch, predict_on_batch: with `exact=False`
     it runs on its own distribution, also after the block
-jax/sharded_parallel.py
+jax/layouts.py
   block: keras.layers.Layer.add_weight: a weight's layout depends on its layer
 jax/exact_operations.py
   call: keras.src.backend.jax.nn.conv, depthwise_conv, conv_transpose: XLA sums gradients of partly replicated
@@ -114,8 +114,11 @@ training/process_group.py
   call: a callback's verbose: only the chief prints
 keras3/program.py
   call: a ModelCheckpoint's filepath, a BackupAndRestore's _save_model, on_train_end: only the chief writes
-keras3/resumable_data.py
+keras3/data_adapter.py
   call: keras.src.trainers.data_adapters.get_data_adapter: `fit` may start in the middle of the data
+  call: a data adapter's _dataset: its position is remembered
+  call: an epoch iterator's _enumerate_iterator: executions of varying length
+  call: an enqueuer's ready_queue, a data adapter's on_epoch_begin: no batch is read twice
 keras2/data_adapter.py
   call: keras.src.engine.data_adapter.get_data_handler: executions of varying length, also from the middle of the data
   call: a data adapter's get_size, on_epoch_end, should_recreate_iterator: `fit` may start in the middle of the data
@@ -132,13 +135,8 @@ keras3/tpu_operations.py
   call: keras.src.backend.random.dropout: a mask by a hash, the same on any number of replicas
   call: keras.src.ops.nn._layer_normalization: statistics in one pass
   call: keras.src.backend.nn.gelu, sparse_categorical_crossentropy: fewer operations, the same numbers
-keras3/execution_schedule.py
-  call: an epoch iterator's _enumerate_iterator: executions of varying length
-  call: an enqueuer's ready_queue, a data adapter's on_epoch_begin: no batch is read twice
 jax/program.py
   call: an epoch iterator's _get_iterator: batches in groups, or from the middle
-keras3/resumable_data.py
-  call: a data adapter's _dataset: its position is remembered
 common/executions.py
   call: a model's train_function, test_function: executions are measured
 dropin/tensors.py

@@ -54,7 +54,7 @@ from keras_tpu_ext._runtime.jax.update import (
     run_stateless,
     state_variables,
 )
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
+from keras_tpu_ext._runtime.keras3.data_adapter import enumerate_executions
 from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses, reduced, track_all_variables
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
 from keras_tpu_ext._runtime.training.compile_utils import recording

@@ -15,7 +15,7 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import DataAdapter, DataHandler, Model, Nest
 from keras_tpu_ext._runtime.common.values import Place
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
-from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, dataset_of, keeping_seed
+from keras_tpu_ext._runtime.tensorflow.training_state import DistributedPasses, dataset_of, keeping_seed
 from keras_tpu_ext._runtime.training.batch_source import IndexedBatches, Source, indexed
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses

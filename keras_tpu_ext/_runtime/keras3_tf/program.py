@@ -16,7 +16,7 @@ from keras_tpu_ext._runtime.common.patches import Patch, install, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
+from keras_tpu_ext._runtime.keras3.data_adapter import enumerate_executions
 from keras_tpu_ext._runtime.keras3.models import own_layers, reduced
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
 from keras_tpu_ext._runtime.keras3_tf.training_state import read_in_passes
