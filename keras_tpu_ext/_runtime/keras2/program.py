@@ -25,14 +25,14 @@ from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, averaging, is_mean_local, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
-from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
+from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.tensorflow.update import Gradient, divide
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
 from keras_tpu_ext._runtime.training.compile_utils import is_known, layer_is_known
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
+from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 # Packages whose optimizers override how gradients are computed, but work without that.
@@ -311,7 +311,7 @@ def _check_variables(model: Model, strategy: tf.distribute.Strategy) -> None:
         )
 
 
-class TrainStep(ExactModel):
+class TrainStep(ReplicatedModel):
     """The mixin that makes the step of a `tf.keras.Model` exact for any number of replicas."""
 
     _kte = functools.cached_property(Keras2Program)
@@ -325,21 +325,6 @@ class TrainStep(ExactModel):
     @steps_per_execution.setter
     def steps_per_execution(self: Any, value: int) -> None:
         keras.Model.steps_per_execution.fset(self, value)
-
-    def predict_step(self: Any, data: Nest) -> Nest:
-        """Predict one replica's part of the batch, which may be empty."""
-        return self._kte.predict_step(data)
-
-    def compute_loss(
-        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
-    ) -> Any:
-        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
-
-        A subclass may override it and compute anything from its arguments: it is then called with the joined batches
-        of all replicas, and this method returns the whole loss. In a user's own `train_step`, its value is that of
-        the whole loss.
-        """
-        return self._kte.compute_loss(x, y, y_pred, sample_weight, training)
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; warn about what only a `.keras` file keeps."""

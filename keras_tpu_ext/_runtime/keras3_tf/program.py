@@ -37,7 +37,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 )
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import hide_uneven_sizes_from, make_predict_function, make_steps_function
-from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
+from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
     cross_replica_cond,
@@ -48,7 +48,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all, in_order
 from keras_tpu_ext._runtime.tensorflow.update import Gradient
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
+from keras_tpu_ext._runtime.training.model import is_own_step
 
 TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
 losses: Any = private("keras.src.losses.loss")
@@ -356,7 +356,7 @@ def _element_spec(dataset: Any, strategy: tf.distribute.Strategy) -> Nest:
     return with_none(tf.nest.map_structure(whole, dataset.element_spec))
 
 
-class TrainStep(ExactModel):
+class TrainStep(ReplicatedModel):
     """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
 
     _kte = functools.cached_property(Keras3TensorFlowProgram)
@@ -365,21 +365,6 @@ class TrainStep(ExactModel):
         """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
         model: Any = super()
         return reduced(model.__reduce__())
-
-    def predict_step(self: Any, data: Nest) -> Nest:
-        """Predict one replica's part of the batch, which may be empty."""
-        return self._kte.predict_step(data)
-
-    def compute_loss(
-        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
-    ) -> Any:
-        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
-
-        A subclass may override it and compute anything from its arguments: it is then called with the joined
-        batches of all replicas, and this method returns the whole loss. In a user's own `train_step`, its value is
-        that of the whole loss, and its gradient that of the share.
-        """
-        return self._kte.compute_loss(x, y, y_pred, sample_weight, training)
 
     def predict_on_batch(self: Any, x: Nest) -> Nest:
         """Return predictions for one batch, which is split over the replicas rather than repeated on each."""

@@ -58,6 +58,7 @@ from keras_tpu_ext._runtime.tensorflow.update import (
 )
 from keras_tpu_ext._runtime.training.compile_utils import is_overridden, loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.watches import NotFiniteWatch
@@ -385,6 +386,25 @@ class TensorFlowProgram(ExactProgram):
     def has_partial_variables(self) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""
         raise NotImplementedError
+
+
+class ReplicatedModel(ExactModel):
+    """The methods that Keras calls by name on each replica."""
+
+    def predict_step(self: Any, data: Nest) -> Nest:
+        """Predict one replica's part of the batch, which may be empty."""
+        return self._kte.predict_step(data)
+
+    def compute_loss(
+        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
+
+        A subclass may override it and compute anything from its arguments: it is then called with the joined
+        batches of all replicas, and this method returns the whole loss. In a user's own `train_step`, its value is
+        that of the whole loss, and its gradient that of the share.
+        """
+        return self._kte.compute_loss(x, y, y_pred, sample_weight, training)
 
 
 def _as_declared(x: Nest, inputs: tf.Tensor) -> Nest:
