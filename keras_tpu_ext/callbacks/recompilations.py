@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.compiles import CacheUse
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
+from keras_tpu_ext._runtime.common.executions import CacheUse, Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._compile_reason import (
     ArrayType,

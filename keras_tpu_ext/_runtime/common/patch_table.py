@@ -52,7 +52,7 @@ jax/attention.py
   call: keras.layers.MultiHeadAttention._compute_attention_mask, _compute_attention,
     keras.layers.GroupQueryAttention._compute_attention_mask, _compute_attention: the kernel for a TPU needs to know
     what the mask means
-jax/compiles.py
+jax/devices.py
   process: jax._src.compilation_cache.get_file_cache: programs are read from a folder, in which half of one is none
 jax/interleave.py
   call: keras.src.backend.numpy.stack: a TPU is slow to move numbers between lanes
@@ -98,15 +98,14 @@ tensorflow/rehearsal.py
     virtual CPUs stall; a loop of the user's own runs anywhere
   process: tensorflow.python.distribute.input_lib._SingleWorkerDatasetIteratorSpec._component_specs: the specs of
     these iterators
-training/fit_watch.py
+training/progress.py
   process: keras.Model.fit: what accounts for its time needs its first line and its last
   process: keras.callbacks.CallbackList.on_train_begin: a callback's hooks are timed; Keras makes the list in `fit`
+  process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
+  process: a progress bar's update: short names of log keys
 training/watches.py
   trace: keras.Operation.__call__, keras.src.engine.base_layer.Layer.__call__: a second forward pass finds the first
     layer that is not finite
-training/progress.py
-  process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
-  process: a progress bar's update: short names of log keys
 training/compile_utils.py
   process: a loss tracker's update_state: the loss updates it itself, as long as the model has it
 training/process_group.py

@@ -19,15 +19,15 @@ from typing import Any
 
 import jax
 import keras
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse, OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed, jax_mesh
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
-from keras_tpu_ext._runtime.jax.compiles import compile_cache_dir as compile_cache_dir
-from keras_tpu_ext._runtime.jax.compiles import use_compile_cache as use_compile_cache
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.layouts import shard as shard
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
@@ -48,6 +48,14 @@ _backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initi
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
 _GPU_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "jax-rocm7-plugin")
+
+# JAX's defaults, and what pays: small programs, of which there are many; and no path of XLA's own cache in the keys.
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
+    "jax_persistent_cache_enable_xla_caches": ("xla_gpu_per_fusion_autotune_cache_dir", "none"),
+}
+_compilation_cache: Any = private("jax._src.compilation_cache")
+_caches: dict[str, Any] = {}
 
 
 def count_gpus() -> int:
@@ -300,3 +308,25 @@ def live_arrays(model: keras.Model) -> list[ArrayGroup]:
         ArrayGroup(role, shape, dtype.name, count, count * math.prod(shape) * dtype.itemsize)
         for (role, shape, dtype), count in Counter(arrays).items()
     ]
+
+
+def compile_cache_dir() -> str | None:
+    """Return the folder of JAX's compilation cache, if it has one."""
+    path: str | None = jax.config.jax_compilation_cache_dir
+    return path
+
+
+def use_compile_cache(path: str, cache: Any) -> None:
+    """Let JAX ask `cache` for programs, which it knows by `path`; see `training/protocols.py`."""
+    _caches[path] = cache
+    install([(_compilation_cache, "jax._src.compilation_cache.get_file_cache", _with_ours)])
+    for name, (default, ours) in _OPTIONS.items():
+        if getattr(jax.config, name) == default:  # else the user has set it
+            jax.config.update(name, ours)
+    if compile_cache_dir() != path:
+        jax.config.update("jax_compilation_cache_dir", path)
+        reset_cache()  # it may have another one open
+
+
+def _with_ours(stock: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda path: (_caches[path], path) if path in _caches else stock(path)

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage, Step
+from keras_tpu_ext._runtime.common.executions import CompileWatch, Execution, Interception, Stage, Step
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.tensorflow import get_model_proto, graph_building_time
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers

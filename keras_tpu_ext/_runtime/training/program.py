@@ -21,8 +21,8 @@ from keras_tpu_ext._runtime.training.compile_options import probabilities_taken_
 from keras_tpu_ext._runtime.training.compile_utils import LossSum, common_denominator, is_overridden
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.fit_watch import running_fit
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
+from keras_tpu_ext._runtime.training.progress import running_fit
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, Unsaved
 from keras_tpu_ext._runtime.training.watches import OverflowWatch
 from keras_tpu_ext.checks.schema import shown

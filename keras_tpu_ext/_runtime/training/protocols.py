@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step
+from keras_tpu_ext._runtime.common.executions import CompileWatch, Execution, Interception, Step
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
