@@ -14,7 +14,6 @@ from keras_tpu_ext._runtime.tensorflow import batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, note_shared
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
-from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.compile_utils import (
     LocalLoss,
     is_function,
@@ -22,6 +21,7 @@ from keras_tpu_ext._runtime.training.compile_utils import (
     runs_own_code,
     update_metric,
 )
+from keras_tpu_ext._runtime.training.protocols import BatchOfStep
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
@@ -169,7 +169,7 @@ class ExactMetrics(_MetricsContainer):
                         update_metric(metric, batch, true, predicted, row_weight, reduces=_reduces_batch)
 
 
-def _reduces_batch(metric: Metric, batch: Batch, true: tf.Tensor, predicted: tf.Tensor) -> bool:
+def _reduces_batch(metric: Metric, batch: BatchOfStep, true: tf.Tensor, predicted: tf.Tensor) -> bool:
     """Ask with the arguments as Keras passes them to a metric's function: all in the metric's own dtype."""
     if not is_function(metric):
         return False

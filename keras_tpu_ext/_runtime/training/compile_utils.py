@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from keras_tpu_ext._runtime.common.patches import attributes_restored, install
 from keras_tpu_ext._runtime.common.types import Layer, Loss, Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import UNREDUCED, keras, mask_of, ops, tree, with_mask
-from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.protocols import BatchOfStep
 from keras_tpu_ext.checks.arguments import argument_error
 from keras_tpu_ext.errors import ArgumentError
 
@@ -60,7 +60,7 @@ class LossSum(NamedTuple):
 
 
 def loss_sum(
-    reduction: str | None, values: Tensor, mask: Tensor | None, sample_weight: Tensor | None, batch: Batch
+    reduction: str | None, values: Tensor, mask: Tensor | None, sample_weight: Tensor | None, batch: BatchOfStep
 ) -> LossSum:
     """Return the sum of a replica's weighted and masked `values`, zero in padded rows, with Keras's denominator."""
     total = batch.respects_padding(ops.sum)(values)
@@ -81,7 +81,7 @@ def loss_sum(
     return LossSum(total, denominator, ((object(),) if None in sizes else sizes, mask, None))
 
 
-def _count(values: Tensor, mask: Tensor | None, sample_weight: object, batch: Batch) -> Tensor:
+def _count(values: Tensor, mask: Tensor | None, sample_weight: object, batch: BatchOfStep) -> Tensor:
     """Return the number of elements over all replicas, as Keras corrects it for a mask."""
     if mask is None:
         return batch.sum_over_replicas([number_of_elements(values, batch)])[0]
@@ -91,7 +91,7 @@ def _count(values: Tensor, mask: Tensor | None, sample_weight: object, batch: Ba
     return ops.divide_no_nan(count * valid, entries)
 
 
-def _sum_of_weights(values: Tensor, mask: Tensor | None, sample_weight: Tensor | None, batch: Batch) -> Tensor:
+def _sum_of_weights(values: Tensor, mask: Tensor | None, sample_weight: Tensor | None, batch: BatchOfStep) -> Tensor:
     """Return the sum of the weights that the mask leaves; as in Keras, a last axis of size 1 is none."""
     mask = None if mask is None else batch.zero_invalid_rows(mask)
     parts = [ops.cast(part, values.dtype) for part in (mask, sample_weight) if part is not None]
@@ -100,7 +100,7 @@ def _sum_of_weights(values: Tensor, mask: Tensor | None, sample_weight: Tensor |
     return batch.sum_over_replicas([ops.sum(functools.reduce(operator.mul, parts))])[0]
 
 
-def number_of_elements(values: Tensor, batch: Batch) -> float | Tensor:
+def number_of_elements(values: Tensor, batch: BatchOfStep) -> float | Tensor:
     """Return the number of elements of examples: a Python float where that is static, else a tensor."""
     return number(functools.reduce(operator.mul, ops.shape(values), 1)) * batch.valid_fraction()
 
@@ -169,7 +169,7 @@ class LocalLoss:
         tracker: The `Mean` in which Keras tracks this output's own loss, or `None`.
     """
 
-    def __init__(self, loss: Loss, batch: Batch, tracker: Metric | None = None) -> None:
+    def __init__(self, loss: Loss, batch: BatchOfStep, tracker: Metric | None = None) -> None:
         self.loss = loss
         self.name = loss.name
         self._batch = batch
@@ -308,7 +308,7 @@ def is_function(metric: Metric) -> bool:
     return isinstance(metric, keras.metrics.Mean) and callable(function) and not is_known
 
 
-def reduces_batch(metric: Metric, batch: Batch, true: Tensor, predicted: Tensor) -> bool:
+def reduces_batch(metric: Metric, batch: BatchOfStep, true: Tensor, predicted: Tensor) -> bool:
     """Return whether a metric is the mean of a function that returns one number per batch, or mixes its rows."""
     if not is_function(metric):
         return False
@@ -320,7 +320,7 @@ def reduces_batch(metric: Metric, batch: Batch, true: Tensor, predicted: Tensor)
     return not rank_of(values(true, predicted)) or not batch.is_row_by_row(values, (true, predicted))
 
 
-def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor | None) -> bool:
+def needs_whole_batch(metric: Metric, batch: BatchOfStep, *specs: Tensor | None) -> bool:
     """Return whether an update of a metric with `specs` runs the user's code and may keep other than sums of rows.
 
     The class attribute `keeps_sums = True` declares that such a metric keeps only sums. A metric that creates its
@@ -357,12 +357,12 @@ def runs_own_code(metric: Metric) -> bool:
 
 def update_metric(
     metric: Metric,
-    batch: Batch,
+    batch: BatchOfStep,
     true: Tensor,
     predicted: Tensor,
     weight: Tensor | None,
     *,
-    reduces: Callable[[Metric, Batch, Tensor, Tensor], bool] = reduces_batch,
+    reduces: Callable[[Metric, BatchOfStep, Tensor, Tensor], bool] = reduces_batch,
 ) -> None:
     """Update a metric with the examples of a batch that may be padded, or split over replicas.
 
