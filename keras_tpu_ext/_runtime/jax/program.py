@@ -49,7 +49,7 @@ from keras_tpu_ext._runtime.jax.update import (
     Values,
     Weights,
     accumulate_or_apply,
-    make_flush,
+    compiled_flush,
     own_variables,
     run_stateless,
     state_variables,
@@ -277,7 +277,14 @@ class JaxProgram(Keras3Program):
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an open window."""
-        return make_flush(self.model, optimizer)
+        flushed, parts = compiled_flush(self.model, optimizer)
+
+        def flush() -> None:
+            for part, new in zip(parts, flushed(*[[v.value for v in part] for part in parts]), strict=True):
+                for variable, value in zip(part, new, strict=True):
+                    variable.assign(value)
+
+        return flush
 
     def symbolic_build(self, stock: Callable[..., None], iterator: Any, data_batch: Any) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""

@@ -189,20 +189,8 @@ def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = T
     return weights
 
 
-def make_flush(model: Model, optimizer: Optimizer) -> Callable[[], None]:
-    """Return a function that takes the step of a window left open at the end of an epoch."""
-    flushed, parts = compiled_flush(model, optimizer)
-
-    def flush() -> None:
-        for part, new in zip(parts, flushed(*[[v.value for v in part] for part in parts]), strict=True):
-            for variable, value in zip(part, new, strict=True):
-                variable.assign(value)
-
-    return flush
-
-
 def compiled_flush(model: Model, optimizer: Optimizer) -> tuple[Any, tuple[list[keras.Variable], ...]]:
-    """Return the compiled function of `make_flush`, and the variables whose values it takes and returns."""
+    """Return the function that takes the step of a window, and the variables whose values it takes and returns."""
     own = own_variables(model)
 
     @jax.jit

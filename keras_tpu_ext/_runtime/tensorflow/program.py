@@ -37,7 +37,6 @@ from keras_tpu_ext._runtime.tensorflow.custom_step import (
 )
 from keras_tpu_ext._runtime.tensorflow.devices import layout, memory_reader
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     as_global,
     local_as_whole,
@@ -70,7 +69,6 @@ class TensorFlowProgram(ExactProgram):
     block_patches = KERAS_PATCHES
     loss_scaler = ReplicatedLossScaler
     accumulator = GradientAccumulator
-    make_schedule = staticmethod(GraphExecutionSchedule)
     make_overflow_watch = staticmethod(ReplicatedOverflowWatch)
     not_finite_watch = staticmethod(ReplicatedNotFiniteWatch)
     separability: dict[str, Separability]  # by the name of a step, as far as it is known
