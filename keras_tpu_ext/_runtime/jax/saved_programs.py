@@ -68,7 +68,7 @@ _programs: dict[str, tuple[SavedProgram, Mapping[str, str]]] = {}  # by the dige
 
 
 def facts_of(strategy: keras.distribution.Distribution, *, are_here: bool = True) -> dict[str, str]:
-    """Return the facts of a strategy's mesh and, if they are here, its devices; see `training/protocols.py`."""
+    """Return what programs for a strategy are compiled for: its mesh and, if they are here, its devices."""
     devices = _facts(jax_mesh(strategy).devices.flat) if are_here else {}
     return {**devices, "mesh": " ".join(f"{name}={size}" for name, size in mesh_sizes(strategy).items())}
 
@@ -123,7 +123,7 @@ def _signature(module: Any, options: Any) -> Signature:
 
 
 def offer(programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
-    """Let JAX take these programs, for devices with these facts, in place of compiling them, for good."""
+    """Let JAX take these programs, on devices with these facts, in place of compiling them, for good."""
     of_devices = {
         name: text for name, text in facts.items() if name in ("platform", "build", "device kind", "devices")
     }

@@ -6,7 +6,7 @@ What all runtimes have in common needs no protocol: `models`, `progress` and `wa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
@@ -16,7 +16,6 @@ from keras_tpu_ext._runtime.common.executions import CompileWatch, Execution, In
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
-from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
 from keras_tpu_ext._runtime.common.types import (
     Array,
     Layer,
@@ -384,16 +383,6 @@ class Probes(Protocol):
         """Return a context whose span a running profiler records under a name, with the number of a step."""
 
 
-class SavedPrograms(Protocol):
-    """Programs that were compiled before, perhaps elsewhere."""
-
-    def facts_of(self, strategy: Strategy, *, are_here: bool = True) -> dict[str, str]:
-        """Return what programs for a strategy are compiled for: its mesh and, if they are here, its devices."""
-
-    def offer(self, programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
-        """Use these programs, on devices with these facts, in place of compiling, for good."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Runtime:
     """What a package of `_runtime` gives the rest of this package; mypy checks its modules (PEP 544)."""
@@ -411,5 +400,7 @@ class Runtime:
     tpu_operations: Callable[[], AbstractContextManager[None]] | None
     # Computes a call of a layer again in the backward pass; see `jax/remat.py`. `None` but on JAX.
     remat: Callable[..., Nest] | None
-    saved_programs: SavedPrograms | None  # `None` but on JAX
+    saved_programs: (
+        ModuleType | None
+    )  # programs that were compiled before, `jax/saved_programs.py`; `None` but on JAX
     message_terms: MessageTerms
