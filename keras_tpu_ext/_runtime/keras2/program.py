@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, averag
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlowProgram
-from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
+from keras_tpu_ext._runtime.tensorflow.replicas import is_per_replica, num_replicas
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.tensorflow.update import Gradient, divide
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
@@ -195,7 +195,7 @@ class Keras2Program(TensorFlowProgram):
             *self.model.variables,
             *(variable for metric in self.model.metrics for variable in metric.variables),
         ]
-        return any(variable.synchronization == tf.VariableSynchronization.ON_READ for variable in variables)
+        return any(map(is_per_replica, variables))
 
     def own_layers(self) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""

@@ -15,7 +15,7 @@ from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.patches import Patch, install, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
-from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read
+from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step
 from keras_tpu_ext._runtime.keras3.data_adapter import enumerate_executions
 from keras_tpu_ext._runtime.keras3.models import own_layers, reduced
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
@@ -41,6 +41,7 @@ from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlo
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
     cross_replica_cond,
+    is_per_replica,
     number_of_replicated,
     split_batch,
     with_none,
@@ -155,7 +156,7 @@ class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
         """Return whether any saved variable is summed over replicas when it is read."""
         optimizer = getattr(self.model, "optimizer", None)  # a model that was never compiled has no attribute
         variables = [*self.model.variables, *getattr(optimizer, "variables", ())]
-        return any(is_summed_when_read(variable) for variable in variables)
+        return any(map(is_per_replica, variables))
 
     def forward(self, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of the model."""
