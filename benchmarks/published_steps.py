@@ -34,7 +34,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh
 from keras_tpu_ext._runtime.jax.lowering import _module_to_bytecode
-from keras_tpu_ext._runtime.jax.program_digest import digest_of
+from keras_tpu_ext._runtime.jax.saved_programs import digest_of
 from keras_tpu_ext.preflight._batch import batch_spec
 from keras_tpu_ext.preflight._compiler import compile_for, compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight._hlo.module import Module

@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.compiles import CacheUse, CompileWatch
+from keras_tpu_ext._runtime.common.executions import CacheUse, CompileWatch
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext.callbacks._hooks import all_of
 from keras_tpu_ext.callbacks.auto_resume import AutoResume, absolute, folder_argument

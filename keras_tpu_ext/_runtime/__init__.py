@@ -11,9 +11,9 @@ from keras_tpu_ext._runtime.training import models as models
 from keras_tpu_ext._runtime.training import progress as progress
 from keras_tpu_ext._runtime.training import watches as watches
 from keras_tpu_ext._runtime.training.fit_call import FitCall as FitCall
-from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 from keras_tpu_ext._runtime.training.protocols import Runtime
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses as ResumablePasses
+from keras_tpu_ext._runtime.training.step_state import LossScale as LossScale
 
 if TYPE_CHECKING:
     import keras as keras  # so that type checkers know what `TPUModel` and the layers inherit

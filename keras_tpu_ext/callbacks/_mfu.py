@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime, hardware
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
-from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.executions import CompileWatch, Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._rates import BATCHES_PER_SEC, SAMPLES_PER_SEC

@@ -11,11 +11,16 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.batch_types import ArrayType, types_of
-from keras_tpu_ext._runtime.common.compiles import CacheUse
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, TrainFunction
+from keras_tpu_ext._runtime.common.executions import CacheUse, Execution, Interception, Step, TrainFunction
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext.callbacks._compile_reason import Reason, Types, reason_in_batches, reason_in_constants
+from keras_tpu_ext.callbacks._compile_reason import (
+    ArrayType,
+    Reason,
+    Types,
+    reason_in_batches,
+    reason_in_constants,
+    types_of,
+)
 from keras_tpu_ext.callbacks._fit_observer import FitObserver, nothing_yet, warn
 from keras_tpu_ext.callbacks.recompilations_report import Compilation, RecompilationsReport
 from keras_tpu_ext.checks import arguments as check

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_tpu_ext._runtime.common.compiles import CacheUse
-from keras_tpu_ext._runtime.common.executions import Step
+from keras_tpu_ext._runtime.common.executions import CacheUse, Step
 from keras_tpu_ext.output.display import HtmlSentence, counted, three_digits
 from keras_tpu_ext.output.report import Report
 

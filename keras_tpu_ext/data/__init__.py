@@ -2,9 +2,9 @@
 
 from keras_tpu_ext.data.image_files import images as images
 from keras_tpu_ext.data.padding import pad_batches as pad_batches
-from keras_tpu_ext.data.pipeline.advice import Advice as Advice
-from keras_tpu_ext.data.pipeline.advice import Finding as Finding
 from keras_tpu_ext.data.pipeline.advise import advise as advise
+from keras_tpu_ext.data.pipeline.findings import Advice as Advice
+from keras_tpu_ext.data.pipeline.findings import Finding as Finding
 from keras_tpu_ext.data.pipeline.optimize import OptimizationReport as OptimizationReport
 from keras_tpu_ext.data.pipeline.optimize import optimization_report as optimization_report
 from keras_tpu_ext.data.pipeline.optimize import optimize as optimize

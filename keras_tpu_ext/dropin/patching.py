@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_tpu_ext._runtime.common.patch_table import attribute_of
+from keras_tpu_ext._runtime.common.patches import attribute_of
 
 Function = Callable[..., Any]
 

@@ -1,9 +1,12 @@
-"""The state of callbacks and data: their attributes that have changed since training began."""
+"""The state of callbacks and data: their attributes that have changed since training began; and what is not kept."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
+import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,8 +21,74 @@ from keras_tpu_ext._runtime.common.random_state import (
 )
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume.encoding import encode, is_array
-from keras_tpu_ext.resume.fingerprint import CANNOT_BE_KEPT, NOT_KEPT, fingerprint
+from keras_tpu_ext.resume.opening import warn
 from keras_tpu_ext.resume.tensor_file import CannotWriteError
+
+# Bytes of an array; a larger one is recognized by a sample of its values.
+_LARGE = 2**24
+_SAMPLE = 2**16
+_FEW = 2**10  # elements of what no checkpoint can hold
+# RuntimeError is JAX's, for an array whose memory was donated to the next step.
+CANNOT_BE_KEPT = CannotWriteError, RecursionError, RuntimeError
+NOT_KEPT = "cannot be kept"
+
+
+def fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
+    """Return a value that differs for different inputs; it begins with `NOT_KEPT` if no checkpoint can hold them.
+
+    Args:
+        value: The value.
+        here: The module of the callback: objects of its classes are looked into.
+    """
+    if is_generator(value):
+        value = state_of_generator(value)
+    inside = _inside(value, here)
+    try:
+        if inside is not None:
+            return NOT_KEPT, (id(value), _fingerprint_of(inside))
+        return _fingerprint_of(value)
+    except RecursionError:  # such as of an object that holds itself
+        return NOT_KEPT, id(value)
+
+
+def _inside(value: Any, here: str) -> Any:
+    """Return what changes in an object that no checkpoint can hold; `None` if that is unknown."""
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return value.flat[:: value.size // _FEW + 1].tolist()
+    is_container = isinstance(value, (list, tuple, set, dict)) and type(value) not in (list, tuple, set, dict)
+    if is_container or isinstance(value, collections.deque):
+        return [len(value), list(value.items() if isinstance(value, dict) else value)[:_FEW]]
+    is_own = here and type(value).__module__ == here and not isinstance(value, (type, _runtime.keras.layers.Layer))
+    return dict(vars(value)) if is_own and hasattr(value, "__dict__") else None
+
+
+def _fingerprint_of(value: Any) -> tuple[Any, Any]:
+    if type(value) is np.ndarray and is_array(value) and value.nbytes > _LARGE:
+        return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
+    members: list[Any] = []
+    try:
+        encoded = encode(value, members)
+    except CANNOT_BE_KEPT:
+        if type(value) in (list, tuple):
+            return NOT_KEPT, [_fingerprint_of(one) for one in value]
+        if type(value) is dict:
+            return NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in list(value.items())]
+        return NOT_KEPT, (id(value), _of_variable(value))
+    return json.dumps(encoded), [zlib.crc32(_bytes(member)) for member in members]
+
+
+def _of_variable(value: Any) -> int | None:
+    """Return a number of what a variable holds; `None` of what is none, or of one that does not tell."""
+    if not hasattr(value, "assign"):
+        return None
+    with contextlib.suppress(Exception):  # one for replicas gives no array
+        return zlib.crc32(_bytes(np.asarray(value)))
+    return None
+
+
+def _bytes(member: Any) -> Any:
+    return member if isinstance(member, bytes) else np.ascontiguousarray(member).reshape(-1).view(np.uint8)
+
 
 _FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
 # Attributes that Keras sets in a callback, which are not part of its state.
@@ -266,3 +335,50 @@ def _restore_csv(logger: Any, rows: Any, columns: Any) -> None:
         logger.append = given
     if isinstance(columns, list) and all(type(one) is str for one in columns):
         logger.keys = list(columns)
+
+
+_NOT_KEPT = (
+    "{name} keeps {what}, which no checkpoint can hold: after an interruption it begins anew. Kept are attributes "
+    "that are there when training begins and keep their type: numbers, arrays, lists and dicts of these, and no new "
+    "text, which might be a path. Give it get_state(), which returns numbers, strings, arrays, lists or dicts, and "
+    "set_state(state)"
+)
+
+
+class LostStateWarnings:
+    """Warns, once of each, of what is lost."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def warn(self, data: str, model: str, callbacks: Mapping[str, Sequence[str]]) -> None:
+        """Warn of what cannot be saved, or is not restored.
+
+        Args:
+            data: Why the position in the data cannot be saved; empty if it can.
+            model: A part of the model that cannot be saved; empty if all can.
+            callbacks: By the class of a callback, its attributes that are lost.
+        """
+        if data:
+            self._once(
+                "data",
+                "after an interruption this training may go on in another order or with other random numbers, for "
+                f"the state of its data cannot be saved: {data}",
+            )
+        if model:
+            self._once("model", f"after an interruption this training goes on with others than {model}")
+        for name, lost in callbacks.items():
+            self._once(name, _NOT_KEPT.format(name=name, what=" and ".join(lost)))
+
+    def warn_of_divergence(self, kept: str | None) -> None:
+        """Warn of a loss that is no finite number; `kept` is the last checkpoint before it."""
+        cure = f"{kept} is the last checkpoint with a finite one, and is kept: to go on from it, remove the later"
+        self._once(
+            "divergence",
+            f"the loss is no finite number any more; {cure if kept else 'no checkpoint has a finite one'}",
+        )
+
+    def _once(self, what: str, text: str) -> None:
+        if what not in self._given:
+            self._given.add(what)
+            warn(text)

@@ -15,12 +15,11 @@ from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.common.values import Place, SavedVariable
 from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
-from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
+from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates, LostStateWarnings
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, data_spec
 from keras_tpu_ext.resume.leaving import say
 from keras_tpu_ext.resume.lock import FolderLock
-from keras_tpu_ext.resume.lost_state import LostStateWarnings
 from keras_tpu_ext.resume.opening import (
     changes_of_data,
     check_framework,

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
+from keras_tpu_ext._runtime.common.executions import CompileWatch
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 

@@ -25,5 +25,5 @@ def test_six_frames_of_ours_lead_to_a_layer():
         model.compile("sgd", "mse")
     model.fit(np.ones((8, 4)), np.ones((8, 2)), batch_size=4, verbose=0)
     # Two more stand there in a process that has made a callback of ours which watches whole fits.
-    frames = [one for one in layer.frames if "fit_watch.py" not in one and "patches.py:dispatch" not in one]
+    frames = [one for one in layer.frames if "progress.py:fit" not in one and "patches.py:dispatch" not in one]
     assert len(frames) == 6, frames

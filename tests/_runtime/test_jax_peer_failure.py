@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from keras_tpu_ext._runtime.jax import peer_failure
-from keras_tpu_ext._runtime.jax.peer_failure import end_with_peers
+from keras_tpu_ext._runtime.jax import process_group
+from keras_tpu_ext._runtime.jax.process_group import end_with_peers
 from keras_tpu_ext.errors import ClusterError
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -31,11 +31,11 @@ class Store:
 def store(monkeypatch):
     """Return the store that this process, one of several, shares with the others."""
     client = Store()
-    monkeypatch.setattr(peer_failure, "_global_state", types.SimpleNamespace(client=client, process_id=1))
-    monkeypatch.setattr(peer_failure, "_Loops", type("_Loops", (peer_failure._Loops,), {}))
-    monkeypatch.setattr(peer_failure, "_POLL_S", 0.01)
-    monkeypatch.setattr(peer_failure, "_GRACE_S", 0.01)
-    monkeypatch.setattr(peer_failure, "_shut_down", lambda: None)
+    monkeypatch.setattr(process_group, "_global_state", types.SimpleNamespace(client=client, process_id=1))
+    monkeypatch.setattr(process_group, "_Loops", type("_Loops", (process_group._Loops,), {}))
+    monkeypatch.setattr(process_group, "_POLL_S", 0.01)
+    monkeypatch.setattr(process_group, "_GRACE_S", 0.01)
+    monkeypatch.setattr(process_group, "_shut_down", lambda: None)
     monkeypatch.delattr(sys, "last_value", raising=False)
     return client
 
@@ -47,18 +47,18 @@ def fail(error):
 
 def fail_when_told():
     with end_with_peers():
-        while not peer_failure._Loops.watch.reason:
+        while not process_group._Loops.watch.reason:
             time.sleep(0.01)
         raise RuntimeError("Gloo: connection closed")
 
 
 def published(store):
-    peer_failure._publish_failure()
+    process_group._publish_failure()
     return store.values.get("keras_tpu_ext/failed/1")
 
 
 def watches():
-    return [one for one in threading.enumerate() if isinstance(one, peer_failure._PeerWatch)]
+    return [one for one in threading.enumerate() if isinstance(one, process_group._PeerWatch)]
 
 
 def test_a_process_without_an_error_publishes_nothing(store):
@@ -92,7 +92,7 @@ def test_only_a_process_that_has_not_got_through_this_loop_ends_it(store):
     store.values["keras_tpu_ext/failed/0"] = "1 ValueError: after the first loop"
     with end_with_peers():
         time.sleep(0.2)
-        assert peer_failure._Loops.watch.reason == ""
+        assert process_group._Loops.watch.reason == ""
     with pytest.raises(ClusterError) as caught:
         fail_when_told()
     assert str(caught.value).startswith("Process 0 of 1 has failed (ValueError: after the first loop), so this one")
@@ -101,8 +101,8 @@ def test_only_a_process_that_has_not_got_through_this_loop_ends_it(store):
 
 def test_a_process_that_cannot_be_interrupted_prints_the_error_and_exits(store, monkeypatch, capsys):
     exited = threading.Event()
-    monkeypatch.setattr(peer_failure, "_LEAVE_S", 0.01)
-    monkeypatch.setattr(peer_failure.os, "_exit", lambda status: status == 1 and exited.set())
+    monkeypatch.setattr(process_group, "_LEAVE_S", 0.01)
+    monkeypatch.setattr(process_group.os, "_exit", lambda status: status == 1 and exited.set())
     store.values["keras_tpu_ext/failed/0"] = "0 ValueError: bad data"
     with end_with_peers():
         assert exited.wait(timeout=10)

@@ -12,7 +12,7 @@ from jax.experimental import pallas
 from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh
-from keras_tpu_ext._runtime.jax.program_digest import canonical_text, digest_of
+from keras_tpu_ext._runtime.jax.saved_programs import canonical_text, digest_of
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.keras3_tf.optimizer import without_all_reduce
+from keras_tpu_ext._runtime.keras3_tf.program import without_all_reduce
 
 pytestmark = pytest.mark.runtimes("keras3_tf")
 

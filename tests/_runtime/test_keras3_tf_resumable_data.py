@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.iterator_state import SavedIterators
-from keras_tpu_ext._runtime.training.batch_source import Source
+from keras_tpu_ext._runtime.training.batch_source import SavedIterators, Source
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 pytestmark = pytest.mark.runtimes("keras3_tf")

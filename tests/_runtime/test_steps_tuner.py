@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_tpu_ext._runtime.common.steps_tuner import LONGEST, SHORTEST, StepsTuner, steps_that_fit
+from keras_tpu_ext._runtime.training.execution_schedule import LONGEST, SHORTEST, StepsTuner, steps_that_fit
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 

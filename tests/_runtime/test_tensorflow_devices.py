@@ -11,7 +11,6 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.tensorflow import devices
-from keras_tpu_ext._runtime.tensorflow import tpu as tpus
 from keras_tpu_ext.errors import HardwareNotFoundError, KteError, ScopeError, TpuUnusableError
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
@@ -64,7 +63,7 @@ class FakeTpu:
 @pytest.fixture(autouse=True)
 def _each_test_opens_anew():
     yield
-    tpus.open_tpu.cache_clear()
+    devices.open_tpu.cache_clear()
     devices.open_gpus.cache_clear()
 
 
@@ -75,9 +74,9 @@ def fake_tpu(monkeypatch):
     monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", fake.connect)
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fake.initialize)
     monkeypatch.setattr(tf.distribute, "TPUStrategy", fake.strategy)
-    monkeypatch.setattr(tpus, "has_tpu_kernels", lambda: True)
+    monkeypatch.setattr(devices, "has_tpu_kernels", lambda: True)
     monkeypatch.setattr(socket, "create_connection", fake.knock)
-    tpus.open_tpu.cache_clear()
+    devices.open_tpu.cache_clear()
     return fake
 
 
@@ -85,7 +84,7 @@ def fake_tpu(monkeypatch):
 
 
 def test_a_local_tpu_is_not_connected_to(fake_tpu):
-    opened = tpus.open_tpu("local")
+    opened = devices.open_tpu("local")
     resolver = "resolver of local"
     assert fake_tpu.calls == [("resolver", "local"), ("initialize", resolver), ("strategy", resolver)]
     assert opened.strategy.resolver == resolver
@@ -94,7 +93,7 @@ def test_a_local_tpu_is_not_connected_to(fake_tpu):
 
 @pytest.mark.parametrize("address", ["my-tpu", "grpc://10.0.0.2:8470", "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"])
 def test_a_remote_tpu_is_connected_to_first_and_its_address_taken_as_it_is(fake_tpu, address):
-    tpus.open_tpu(address)
+    devices.open_tpu(address)
     assert fake_tpu.calls[0] == ("resolver", address)
     assert fake_tpu.steps == ["resolver", "connect", "initialize", "strategy"]
     assert {argument for _, argument in fake_tpu.calls[1:]} == {f"resolver of {address}"}
@@ -112,7 +111,7 @@ def test_a_remote_tpu_is_connected_to_first_and_its_address_taken_as_it_is(fake_
     ],
 )
 def test_an_address_is_knocked_at_before_it_is_connected_to(fake_tpu, address, expected):
-    tpus.open_tpu(address)
+    devices.open_tpu(address)
     assert fake_tpu.knocked == expected
 
 
@@ -123,21 +122,21 @@ def test_an_address_where_no_one_listens_is_told_at_once_and_starts_nothing(fake
         taken.bind(("127.0.0.1", 0))
         address = f"grpc://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(TpuUnusableError) as caught:
-            tpus.open_tpu(address)
+            devices.open_tpu(address)
     assert str(caught.value).startswith(NO_ANSWER)
     assert repr(address) in str(caught.value)
     assert fake_tpu.steps == []
 
 
 def test_a_tpu_is_initialised_once_in_a_process(fake_tpu):
-    assert tpus.open_tpu("local") is tpus.open_tpu("local")
+    assert devices.open_tpu("local") is devices.open_tpu("local")
     assert fake_tpu.steps.count("initialize") == 1
 
 
 def test_a_tpu_is_initialised_once_when_threads_ask_at_once(fake_tpu):
     fake_tpu.slow = 0.02
     opened = []
-    threads = [threading.Thread(target=lambda: opened.append(tpus.open_tpu("local"))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: opened.append(devices.open_tpu("local"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -150,9 +149,9 @@ def test_a_tpu_is_initialised_once_when_threads_ask_at_once(fake_tpu):
 def test_a_tpu_that_failed_is_tried_again_when_asked_again(fake_tpu):
     fake_tpu.fails = {"initialize": RuntimeError("Deadline Exceeded")}
     with pytest.raises(TpuUnusableError):
-        tpus.open_tpu("grpc://10.0.0.2:8470")
+        devices.open_tpu("grpc://10.0.0.2:8470")
     fake_tpu.fails = {}
-    assert tpus.open_tpu("grpc://10.0.0.2:8470").num_replicas == 8
+    assert devices.open_tpu("grpc://10.0.0.2:8470").num_replicas == 8
 
 
 @pytest.mark.parametrize(
@@ -240,7 +239,7 @@ NO_ANSWER = "The TPU's address does not answer. What to do: check that the TPU i
 def test_a_known_failure_is_told_with_cause_and_cure(fake_tpu, step, error, expected):
     fake_tpu.fails = {step: error}
     with pytest.raises(TpuUnusableError) as caught:
-        tpus.open_tpu("my-tpu")
+        devices.open_tpu("my-tpu")
     assert str(caught.value).startswith(expected)
     assert str(caught.value).endswith(f"(TPU address 'my-tpu', TensorFlow {tf.__version__}.)")
     assert caught.value.__cause__ is error
@@ -252,7 +251,7 @@ def test_a_known_failure_is_told_with_cause_and_cure(fake_tpu, step, error, expe
 def test_an_unknown_failure_is_told_by_its_first_line_with_a_cure(fake_tpu):
     fake_tpu.fails = {"initialize": ValueError("the moon is full\nC++ frame 1\nC++ frame 2")}
     with pytest.raises(TpuUnusableError) as caught:
-        tpus.open_tpu("local")
+        devices.open_tpu("local")
     assert str(caught.value) == (
         "TensorFlow could not initialise the TPU: ValueError: the moon is full. "
         "What to do: check that the TPU is up and that TPU_NAME or tpu= names it, or go on without it with "
@@ -263,20 +262,20 @@ def test_an_unknown_failure_is_told_by_its_first_line_with_a_cure(fake_tpu):
 def test_an_unknown_failure_without_a_text_is_told_by_its_type(fake_tpu):
     fake_tpu.fails = {"resolver": AssertionError()}
     with pytest.raises(TpuUnusableError, match="could not initialise the TPU: AssertionError"):
-        tpus.open_tpu("local")
+        devices.open_tpu("local")
 
 
 def test_an_interrupt_is_not_taken_for_a_failure(fake_tpu):
     fake_tpu.fails = {"connect": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
-        tpus.open_tpu("my-tpu")
+        devices.open_tpu("my-tpu")
 
 
 def test_this_tensorflow_has_no_tpu_kernels_and_that_is_told_without_trying(fake_tpu, monkeypatch):
     monkeypatch.undo()  # the real functions
-    assert not tpus.has_tpu_kernels()
+    assert not devices.has_tpu_kernels()
     with pytest.raises(TpuUnusableError) as caught:
-        tpus.open_tpu("local")
+        devices.open_tpu("local")
     assert str(caught.value).startswith(NO_KERNELS)
     assert caught.value.__cause__ is None
     assert fake_tpu.calls == []

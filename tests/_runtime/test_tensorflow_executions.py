@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.padding import PaddedBatch
-from keras_tpu_ext._runtime.tensorflow import executions as _tf_executions
-from keras_tpu_ext._runtime.tensorflow.executions import TensorFlowExecution
+from keras_tpu_ext._runtime.tensorflow import probes
+from keras_tpu_ext._runtime.tensorflow.probes import TensorFlowExecution
 from private_names import mend
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
@@ -94,7 +94,7 @@ def test_a_batch_by_itself_is_no_pipeline():
 
 
 def test_stages_are_named_with_their_costs_where_tensorflow_knows_them():
-    if _tf_executions.get_model_proto is None:
+    if probes.get_model_proto is None:
         assert tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16), mend("get_model_proto")
         pytest.skip("this TensorFlow does not tell")
     slow = rows(400).map(lambda x, y: (tf.linalg.matmul(tf.ones([200, 200]) * x[0], tf.ones([200, 200])), y))

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.tensorflow.batch import respects_padding, trial_context
-from keras_tpu_ext._runtime.tensorflow.batch_statistics import regularizer_of_whole_batch
+from keras_tpu_ext._runtime.tensorflow.batch import regularizer_of_whole_batch, respects_padding, trial_context
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums, of_function, of_model
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]

@@ -222,11 +222,11 @@ def test_it_goes_on_at_the_begin_of_an_epoch(kind, tmp_path):
 
 @pytest.mark.skipif(ON_JAX, reason="on JAX no order is drawn by TensorFlow")
 def test_a_shuffle_without_a_seed_gets_one_that_is_kept(tmp_path, monkeypatch):
-    from keras_tpu_ext._runtime.tensorflow import resumable_data
+    from keras_tpu_ext._runtime.tensorflow import training_state
 
     def trained(directory, seed, **options):
-        monkeypatch.setattr(resumable_data, "global_seed", lambda: None)
-        monkeypatch.setattr(resumable_data.random, "randrange", lambda limit: seed)
+        monkeypatch.setattr(training_state, "global_seed", lambda: None)
+        monkeypatch.setattr(training_state.random, "randrange", lambda limit: seed)
         return Trained(tmp_path / directory, **options)
 
     trained("resumed", seed=7, killed_at=10)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.training.indexed_batches import indexed
+from keras_tpu_ext._runtime.training.batch_source import indexed
 from keras_tpu_ext.errors import ArgumentError, ResumeWarning
 from keras_tpu_ext.resume import checkpoint, schedule, storage
 from keras_tpu_ext.resume.callback_state import CallbackStates

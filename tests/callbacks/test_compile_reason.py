@@ -1,7 +1,6 @@
 import pytest
 
-from keras_tpu_ext._runtime.common.batch_types import ArrayType
-from keras_tpu_ext.callbacks._compile_reason import reason_in_batches, reason_in_constants
+from keras_tpu_ext.callbacks._compile_reason import ArrayType, reason_in_batches, reason_in_constants
 from kind_of_keras import RUNTIMES
 
 pytestmark = pytest.mark.gate_on("keras3_jax")

@@ -9,7 +9,7 @@ import pytest
 
 import keras_tpu_ext as kte
 import sources
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
+from keras_tpu_ext._runtime.common.executions import CompileWatch
 from keras_tpu_ext.callbacks import Goodput, GoodputReport, HostBottleneck
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 from virtual_time import VirtualTime

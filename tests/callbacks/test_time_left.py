@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext.callbacks._time_left import TimeLeft
+from keras_tpu_ext.callbacks.live_view import TimeLeft
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 

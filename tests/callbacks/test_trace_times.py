@@ -3,8 +3,8 @@
 import pytest
 
 from keras_tpu_ext._runtime.common.layer_names import LayerNames
-from keras_tpu_ext.callbacks._trace_times import divide
 from keras_tpu_ext.callbacks._xplane import Span, read_xplane
+from keras_tpu_ext.callbacks.trace import divide
 from protobuf_writer import message, plane, programs
 
 pytestmark = pytest.mark.gate_on("keras3_jax")

@@ -8,7 +8,7 @@ from tensorflow.python.framework import kernels
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.tensorflow import lowering
-from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
+from keras_tpu_ext._runtime.tensorflow.devices import has_tpu_kernels
 from keras_tpu_ext.machine.system import installed_version
 
 IS_FOR_TPUS = installed_version("tensorflow-tpu") is not None

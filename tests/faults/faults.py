@@ -63,7 +63,7 @@ class Fault:
 _LOSS = (
     Fault(
         "mask-not-in-the-denominator-of-a-mean",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "ops.divide_no_nan(count * valid, entries)",
         "count",
         _ALL,
@@ -71,7 +71,7 @@ _LOSS = (
     ),
     Fault(
         "weighted-mean-divides-by-the-number-of-elements",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "return batch.sum_over_replicas([ops.sum(functools.reduce(operator.mul, parts))])[0]",
         "return batch.sum_over_replicas([number_of_elements(values, batch)])[0]",
         _KERAS3,  # Keras 2 has no such reduction
@@ -79,7 +79,7 @@ _LOSS = (
     ),
     Fault(
         "weighted-mean-divides-by-the-replicas-own-weights",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "return batch.sum_over_replicas([ops.sum(functools.reduce(operator.mul, parts))])[0]",
         "return ops.sum(functools.reduce(operator.mul, parts))",
         ("keras3_tf",),
@@ -87,7 +87,7 @@ _LOSS = (
     ),
     Fault(
         "mean-divides-by-the-replicas-own-count",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "batch.sum_over_replicas([number_of_elements(values, batch)])",
         "[number_of_elements(values, batch)]",
         ("keras3_tf", *_KERAS2),
@@ -103,7 +103,7 @@ _LOSS = (
     ),
     Fault(
         "a-window-without-tokens-forgets-the-regularisers",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "return ops.where(ops.equal(denominator, 0), ops.ones_like(denominator) * 2.0**-64, denominator)",
         "return denominator",
         _KERAS3,  # on Keras 2 a masked mean of nothing is NaN
@@ -111,7 +111,7 @@ _LOSS = (
     ),
     Fault(
         "outputs-with-masks-of-their-own-have-one-denominator",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "self.counted[0] == other.counted[0] and all(one is another for one, another in pairs)",
         "self.counted[0] == other.counted[0]",
         _JAX,
@@ -127,7 +127,7 @@ _LOSS = (
     ),
     Fault(
         "padded-rows-count-in-the-denominator",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         " * batch.valid_fraction()",
         "",
         _ALL,
@@ -135,7 +135,7 @@ _LOSS = (
     ),
     Fault(
         "mask-of-padded-rows-counts",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         'ops.sum(ops.cast(batch.zero_invalid_rows(mask), "float32"))',
         'ops.sum(ops.cast(mask, "float32"))',
         _ALL,
@@ -143,7 +143,7 @@ _LOSS = (
     ),
     Fault(
         "mask-of-padded-rows-counts-in-a-weighted-mean",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "None if mask is None else batch.zero_invalid_rows(mask)",
         "mask",
         _KERAS3,
@@ -151,7 +151,7 @@ _LOSS = (
     ),
     Fault(
         "weighted-mean-without-any-weight-is-nan",
-        "_runtime/training/denominator.py",
+        "_runtime/training/compile_utils.py",
         "ops.where(ops.equal(divisor, 0), ops.ones_like(divisor), divisor)",
         "divisor",
         _KERAS3,
@@ -175,7 +175,7 @@ _LOSS = (
     ),
     Fault(
         "loss-in-the-logs-is-weighed-by-the-replicas-own-rows",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "    (total,) = sum_over_replicas([weight])",
         "    total = weight",
         _KERAS2,
@@ -183,7 +183,7 @@ _LOSS = (
     ),
     Fault(
         "loss-weights-are-ignored",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "values.append(value if factor is None else value * factor)",
         "values.append(value)",
         _KERAS2,
@@ -199,7 +199,7 @@ _LOSS = (
     ),
     Fault(
         "own-step-sees-the-share-of-its-loss",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "return as_global(total) if in_own_step else total",
         "return total",
         ("keras2_tf215",),
@@ -207,7 +207,7 @@ _LOSS = (
     ),
     Fault(
         "losses-of-layers-count-once-a-replica-in-an-own-step",
-        "_runtime/keras2/loss.py",
+        "_runtime/keras2/compile_utils.py",
         "values += common if are_local else [loss / tf.cast(num_replicas(), loss.dtype) for loss in common]",
         "values += common",
         ("keras2_tf215",),
@@ -458,7 +458,7 @@ _UPDATE = (
     ),
     Fault(
         "window-loaded-on-fewer-replicas-loses-their-sums",
-        "_runtime/tensorflow/variables.py",
+        "_runtime/tensorflow/replicas.py",
         "np.stack([values.sum(axis=0)]",
         "np.stack([values[0]]",
         _TF,
@@ -469,7 +469,7 @@ _UPDATE = (
     ),
     Fault(
         "averages-go-by-batches-and-not-by-steps",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         " - 1) // (view.gradient_accumulation_steps or 1) + 1",
         ")",
         ("keras3_tf",),
@@ -477,7 +477,7 @@ _UPDATE = (
     ),
     Fault(
         "keras-sums-gradients-again",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         '    "_all_reduce_sum_gradients": lambda self, grads_and_vars: grads_and_vars,\n',
         "",
         ("keras3_tf",),
@@ -485,7 +485,7 @@ _UPDATE = (
     ),
     Fault(
         "averages-are-never-written-back",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         "    _overwrite_with_averages(view)\n",
         "",
         ("keras3_tf",),
@@ -493,7 +493,7 @@ _UPDATE = (
     ),
     Fault(
         "keras-2-sums-gradients-again",
-        "_runtime/keras2/optimizer.py",
+        "_runtime/keras2/program.py",
         "optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)",
         "optimizer.apply_gradients(pairs)",
         _KERAS2,
@@ -501,7 +501,7 @@ _UPDATE = (
     ),
     Fault(
         "an-optimizer-of-the-users-own-sums-gradients-again",
-        "_runtime/keras2/optimizer.py",
+        "_runtime/keras2/program.py",
         "(None if g is None else divide(g, num_replicas()), v)",
         "(g, v)",
         ("keras2_tf215",),
@@ -517,7 +517,7 @@ _UPDATE = (
     ),
     Fault(
         "scale-grows-a-step-too-late",
-        "_runtime/training/loss_scale.py",
+        "_runtime/training/step_state.py",
         "full = counted >= self.growth_steps",
         "full = counted > self.growth_steps",
         _ANY,
@@ -525,7 +525,7 @@ _UPDATE = (
     ),
     Fault(
         "good-steps-survive-an-overflow",
-        "_runtime/training/loss_scale.py",
+        "_runtime/training/step_state.py",
         "where(finite, where(full, zero, counted), zero)",
         "where(finite, where(full, zero, counted), good_steps)",
         _ANY,
@@ -533,7 +533,7 @@ _UPDATE = (
     ),
     Fault(
         "fixed-scale-backs-off",
-        "_runtime/training/loss_scale.py",
+        "_runtime/training/step_state.py",
         "cls(fixed, growth_factor=1.0, backoff_factor=1.0, minimum=fixed, maximum=fixed)",
         "cls(fixed, growth_factor=1.0, minimum=min(fixed, 1.0), maximum=fixed)",
         _ANY,
@@ -626,7 +626,7 @@ _BATCH = (
     ),
     Fault(
         "padded-rows-count-in-activity-regularisers",
-        "_runtime/tensorflow/batch_statistics.py",
+        "_runtime/tensorflow/batch.py",
         "return tf.math.divide_no_nan(loss, tf.cast(valid_fraction(), loss.dtype))",
         "return loss",
         _TF,
@@ -634,7 +634,7 @@ _BATCH = (
     ),
     Fault(
         "moments-are-the-replicas-own",
-        "_runtime/tensorflow/batch_statistics.py",
+        "_runtime/tensorflow/batch.py",
         "total, count = summed(sums)",
         "total, count = sums",
         _TF,
@@ -654,7 +654,7 @@ _BATCH = (
     ),
     Fault(
         "statistics-of-an-empty-replica-count",
-        "_runtime/tensorflow/batch_statistics.py",
+        "_runtime/tensorflow/batch.py",
         "return BATCH.has_any if BATCH.valid is None else BATCH.examples > 0",
         "return None",
         ("keras2_tf215",),  # Keras 3 keeps the statistics of the first replica, which has an example if any has one
@@ -757,7 +757,7 @@ _LOOP = (
     ),
     Fault(
         "execution-reaches-over-the-end-of-an-epoch",
-        "_runtime/keras3/execution_schedule.py",
+        "_runtime/keras3/data_adapter.py",
         "schedule.requested_steps = steps = min(model.steps_per_execution, left)",
         "schedule.requested_steps = steps = model.steps_per_execution",
         _KERAS3,
@@ -781,7 +781,7 @@ _LOOP = (
     ),
     Fault(
         "one-execution-that-fits-settles-their-length",
-        "_runtime/common/steps_tuner.py",
+        "_runtime/training/execution_schedule.py",
         "self.settled = fits and self._fitted",
         "self.settled = fits",
         _ANY,
@@ -856,7 +856,7 @@ _ON_JAX = (
     ),
     Fault(
         "window-of-an-optimizer-keeps-its-sums",
-        "_runtime/keras3_tf/optimizer.py",
+        "_runtime/keras3_tf/program.py",
         "assign_replicated(total, tf.zeros(total.shape, total.dtype))",
         "pass",
         ("keras3_tf",),
@@ -1051,7 +1051,7 @@ _ON_JAX = (
     ),
     Fault(
         "outer-block-is-lost-where-an-inner-one-ends",
-        "_runtime/common/attributes.py",
+        "_runtime/common/patches.py",
         "        for name, value in before.items():\n            setattr(thing, name, value)\n",
         "        for name in before:\n            setattr(thing, name, None)\n",
         _JAX,
@@ -1285,7 +1285,7 @@ _ON_TPU = ("tests/_runtime/test_jax_attention.py",)
 _ATTENTION = (
     Fault(
         "attention-of-a-tpu-is-causal",
-        "_runtime/jax/splash.py",
+        "_runtime/jax/attention.py",
         "one: Any = masks.FullMask(lengths)",
         "one: Any = masks.CausalMask(lengths)",
         _JAX,
@@ -1301,7 +1301,7 @@ _ATTENTION = (
     ),
     Fault(
         "attention-of-a-tpu-is-not-capped",
-        "_runtime/jax/splash.py",
+        "_runtime/jax/attention.py",
         "attn_logits_soft_cap=cap,",
         "attn_logits_soft_cap=None,",
         _JAX,
@@ -1464,7 +1464,7 @@ _MACHINE = (
     ),
     Fault(
         "sigmoid-that-meets-from-logits-is-not-told",
-        "_runtime/training/from_logits.py",
+        "_runtime/training/compile_options.py",
         'activation in ("softmax", "sigmoid")',
         'activation in ("softmax",)',
         _ANY,
@@ -1678,7 +1678,7 @@ _WALK = "tests/_runtime/test_tensorflow_separability.py"
 _SEPARABILITY = (
     Fault(
         "layers-are-never-tried-for-training",
-        "_runtime/tensorflow/model_separability.py",
+        "_runtime/tensorflow/custom_step.py",
         'program, training = model._kte, step == "train_step"',
         "program, training = model._kte, False",
         _TF,
@@ -1718,7 +1718,7 @@ _SEPARABILITY = (
     ),
     Fault(
         "table-looked-up-in-compute-loss-counts-n-times",
-        "_runtime/tensorflow/model_separability.py",
+        "_runtime/tensorflow/custom_step.py",
         "if None not in (before, after) and before == after:",
         "if True:",
         ("keras3_tf",),
@@ -1742,7 +1742,7 @@ _SEPARABILITY = (
     ),
     Fault(
         "mistake-in-a-step-for-replicas-is-not-seen",
-        "_runtime/tensorflow/model_separability.py",
+        "_runtime/tensorflow/custom_step.py",
         "return found if model._kte.is_plain else Separability()",
         "return Separability()",
         _TF,

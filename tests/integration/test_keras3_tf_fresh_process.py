@@ -113,8 +113,8 @@ def test_an_unusable_local_tpu_is_told_and_a_rehearsal_still_works():
             print(type(error).__name__, error)
 
         # The same for real, past the look at the kernels: TensorFlow is asked, and starts its devices for it.
-        from keras_tpu_ext._runtime.tensorflow import tpu as _tf_tpu
-        _tf_tpu.has_tpu_kernels = lambda: True
+        from keras_tpu_ext._runtime.tensorflow import devices
+        devices.has_tpu_kernels = lambda: True
         try:
             kte.strategy_scope(require="tpu")
         except kte.errors.TpuUnusableError as error:

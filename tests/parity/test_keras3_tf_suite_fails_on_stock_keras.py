@@ -31,19 +31,19 @@ BREAKS = {
     "mean_with_sample_weight where a replica has no weight": (
         Case(reduction="mean_with_sample_weight", weights="half of them zero", replicas=2),
         "update",
-        "loss_sum in training/denominator.py",
+        "loss_sum in training/compile_utils.py",
     ),
     "an inf on one replica": (
         Case(scale="LossScaleOptimizer", overflow="overflow"),
         "update",
         "the reduce-first order in tensorflow/program.py",
     ),
-    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_gradients in keras3_tf/optimizer.py"),
-    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_gradients in keras3_tf/optimizer.py"),
+    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_gradients in keras3_tf/program.py"),
+    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_gradients in keras3_tf/program.py"),
     "global_clipnorm": (
         Case(clip="global_clipnorm", replicas=2),
         "update",
-        "apply_gradients in keras3_tf/optimizer.py",
+        "apply_gradients in keras3_tf/program.py",
     ),
     "gradient_accumulation_steps": (
         Case(accumulation="2 in optimizer", batches=(48, 8), replicas=2),

@@ -14,9 +14,9 @@ from jaxlib.mlir import ir
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime import devices, probes
-from keras_tpu_ext._runtime.jax import update
+from keras_tpu_ext._runtime.jax import program, update
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop
-from keras_tpu_ext._runtime.jax.program_digest import canonical_text
+from keras_tpu_ext._runtime.jax.saved_programs import canonical_text
 from keras_tpu_ext._runtime.jax.traced_devices import tracing_for_tpu
 
 CPU, TPU = "cpu", "TPU v5 lite"
@@ -33,7 +33,7 @@ def compiled_programs(device_kind):
     stock_compile, stock_compiled, stock_flush = (
         compiler.compile_or_get_cached,
         CompiledLoop.compiled,
-        update.compiled_flush,
+        program.compiled_flush,
     )
 
     def call(function, arguments, kept):
@@ -64,7 +64,7 @@ def compiled_programs(device_kind):
 
     with (
         mock.patch.object(CompiledLoop, "compiled", compiled),
-        mock.patch.object(update, "compiled_flush", compiled_flush),
+        mock.patch.object(program, "compiled_flush", compiled_flush),
         mock.patch.object(compiler, "compile_or_get_cached", compile_or_get_cached),
         contextlib.nullcontext() if device_kind == CPU else _on_tpu(device_kind),
     ):

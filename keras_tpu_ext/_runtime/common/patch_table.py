@@ -41,7 +41,7 @@ jax/scope.py
   block: keras.src.models.model.Trainer.__init__: a model keeps its distribution
   process: a plain model's fit, evaluate, predict, train_on_batch, test_on_batch, predict_on_batch: with `exact=False`
     it runs on its own distribution, also after the block
-jax/sharded_parallel.py
+jax/layouts.py
   block: keras.layers.Layer.add_weight: a weight's layout depends on its layer
 jax/exact_operations.py
   call: keras.src.backend.jax.nn.conv, depthwise_conv, conv_transpose: XLA sums gradients of partly replicated
@@ -52,7 +52,7 @@ jax/attention.py
   call: keras.layers.MultiHeadAttention._compute_attention_mask, _compute_attention,
     keras.layers.GroupQueryAttention._compute_attention_mask, _compute_attention: the kernel for a TPU needs to know
     what the mask means
-jax/compiles.py
+jax/devices.py
   process: jax._src.compilation_cache.get_file_cache: programs are read from a folder, in which half of one is none
 jax/interleave.py
   call: keras.src.backend.numpy.stack: a TPU is slow to move numbers between lanes
@@ -88,7 +88,7 @@ compat/keras3_tensorflow.py
   process: keras.Variable._initialize: Keras before 3.10 sums when it writes; variables are made anywhere
 tensorflow/scope.py
   call: a strategy's experimental_distribute_dataset: `None` and sparse batches are distributed too
-tensorflow/batch_statistics.py
+tensorflow/batch.py
   trace: a metric's update_state: only examples count, or nothing at all
 tensorflow/flops.py
   trace: a metric's variable's assign, assign_add: FLOPs are counted outside of replicas
@@ -98,15 +98,14 @@ tensorflow/rehearsal.py
     virtual CPUs stall; a loop of the user's own runs anywhere
   process: tensorflow.python.distribute.input_lib._SingleWorkerDatasetIteratorSpec._component_specs: the specs of
     these iterators
-training/fit_watch.py
+training/progress.py
   process: keras.Model.fit: what accounts for its time needs its first line and its last
   process: keras.callbacks.CallbackList.on_train_begin: a callback's hooks are timed; Keras makes the list in `fit`
-training/not_finite.py
-  trace: keras.Operation.__call__, keras.src.engine.base_layer.Layer.__call__: a second forward pass finds the first
-    layer that is not finite
-training/progress.py
   process: keras.callbacks.ProgbarLogger.on_epoch_begin: short names of log keys; Keras makes the logger in `fit`
   process: a progress bar's update: short names of log keys
+training/watches.py
+  trace: keras.Operation.__call__, keras.src.engine.base_layer.Layer.__call__: a second forward pass finds the first
+    layer that is not finite
 training/compile_utils.py
   process: a loss tracker's update_state: the loss updates it itself, as long as the model has it
 training/process_group.py
@@ -114,10 +113,14 @@ training/process_group.py
   call: a callback's verbose: only the chief prints
 keras3/program.py
   call: a ModelCheckpoint's filepath, a BackupAndRestore's _save_model, on_train_end: only the chief writes
-keras3/resumable_data.py
+keras3/data_adapter.py
   call: keras.src.trainers.data_adapters.get_data_adapter: `fit` may start in the middle of the data
-keras2/execution_schedule.py
+  call: a data adapter's _dataset: its position is remembered
+  call: an epoch iterator's _enumerate_iterator: executions of varying length
+  call: an enqueuer's ready_queue, a data adapter's on_epoch_begin: no batch is read twice
+keras2/data_adapter.py
   call: keras.src.engine.data_adapter.get_data_handler: executions of varying length, also from the middle of the data
+  call: a data adapter's get_size, on_epoch_end, should_recreate_iterator: `fit` may start in the middle of the data
 keras2/program.py
   block: keras.src.optimizers.optimizer.Optimizer.aggregate_gradients,
     keras.optimizers.legacy.Optimizer._aggregate_gradients: replicas that have the whole batch take the mean; also
@@ -131,15 +134,8 @@ keras3/tpu_operations.py
   call: keras.src.backend.random.dropout: a mask by a hash, the same on any number of replicas
   call: keras.src.ops.nn._layer_normalization: statistics in one pass
   call: keras.src.backend.nn.gelu, sparse_categorical_crossentropy: fewer operations, the same numbers
-keras3/execution_schedule.py
-  call: an epoch iterator's _enumerate_iterator: executions of varying length
-  call: an enqueuer's ready_queue, a data adapter's on_epoch_begin: no batch is read twice
 jax/program.py
   call: an epoch iterator's _get_iterator: batches in groups, or from the middle
-keras3/resumable_data.py
-  call: a data adapter's _dataset: its position is remembered
-keras2/resumable_data.py
-  call: a data adapter's get_size, on_epoch_end, should_recreate_iterator: `fit` may start in the middle of the data
 common/executions.py
   call: a model's train_function, test_function: executions are measured
 dropin/tensors.py
@@ -330,11 +326,3 @@ def _rows() -> Iterator[PatchedAttribute]:
 
 
 PATCHED: tuple[PatchedAttribute, ...] = tuple(_rows())
-_ATTRIBUTES = {row.name: re.split("[. ]", row.name)[-1] for row in PATCHED}
-
-
-def attribute_of(name: str) -> str:
-    """Return the last part of the name of an attribute in the table."""
-    if name not in _ATTRIBUTES:
-        raise LookupError(f"{name!r} is to be patched, and is not in {__name__}: write it there, with the reason")
-    return _ATTRIBUTES[name]

@@ -1,24 +1,53 @@
-"""Patch attributes of Keras, TensorFlow and JAX; each patch takes back its own wrapper and nothing else.
+"""Attributes that have other values within a block: of our own objects, and of Keras, TensorFlow and JAX.
 
-A function gets a dispatcher, which calls the original again when the last block has been left: so it may stay inside
-a wrapper that somebody has put round it. Every patched attribute is in `patch_table.py`.
+A patch of theirs takes back its own wrapper and nothing else. A function gets a dispatcher, which calls the original
+again when the last block has been left: so it may stay inside a wrapper that somebody has put round it. Every patched
+attribute is in `patch_table.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import re
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import gone
-from keras_tpu_ext._runtime.common.patch_table import attribute_of
+from keras_tpu_ext._runtime.common.patch_table import PATCHED
+
+
+@contextlib.contextmanager
+def temporarily(thing: object, **values: object) -> Iterator[None]:
+    """Within the block, attributes of `thing` have these values; those of a `threading.local`, in this thread."""
+    before = {name: getattr(thing, name) for name in values}
+    for name, value in values.items():
+        setattr(thing, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(thing, name, value)
+
+
+@contextlib.contextmanager
+def attributes_restored(thing: object) -> Iterator[None]:
+    """After the block, `thing` has the attributes that it had before, and no others."""
+    before = dict(vars(thing))
+    try:
+        yield
+    finally:
+        vars(thing).clear()
+        vars(thing).update(before)
+
 
 # An object, the name of its attribute in the table, and a function that makes the new attribute from the old one.
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
+_NAMES = {row.name: re.split("[. ]", row.name)[-1] for row in PATCHED}  # the last part of each name in the table
 _MISSING: Any = object()
 _LOCK = threading.RLock()  # `make` may look up an attribute, and so run anybody's code
 
@@ -56,6 +85,15 @@ def install(patches: Sequence[Patch]) -> None:
         else:  # nothing is to keep somebody's object alive
             name = attribute_of(path)
             _set(target, name, make(getattr(target, name)))
+
+
+def attribute_of(path: str) -> str:
+    """Return the name of an attribute in the table, without those of the module and the class that it is in."""
+    if path not in _NAMES:
+        raise LookupError(
+            f"{path!r} is to be patched, and is not in common/patch_table.py: write it there, with the reason"
+        )
+    return _NAMES[path]
 
 
 class _Attribute:

@@ -13,7 +13,7 @@ class Signature:
     """What a program is, without the program."""
 
     module: str  # the name that JAX gives it, which programs share
-    digest: str  # of the lowered program, as `jax/program_digest.py` has it
+    digest: str  # of the lowered program, as `jax/saved_programs.py` has it
     arguments: tuple[str, ...]  # the type and the sharding of each
     options: str  # JAX's options for the compiler, in words
 

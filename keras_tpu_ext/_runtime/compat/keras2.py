@@ -35,6 +35,7 @@ saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheck
 ops = keras2_ops
 CALLED = keras.layers.Layer, "keras.src.engine.base_layer.Layer.__call__"  # what runs a layer
 COMPILE_OPTIONS: dict[str, object] = {}
+UNREDUCED = "none"  # the reduction of a loss that keeps a value for each example
 COUNTS_SKIPPED_STEPS = True  # whether a `LossScaleOptimizer` counts skipped steps like any others
 
 # Graphs in which Keras calls layers only for the shapes of their outputs.

@@ -38,6 +38,7 @@ tree = keras.tree
 # Arguments of `keras.Model.compile`: no wrapped optimizer under mixed_float16, where the step scales the loss itself.
 COMPILE_OPTIONS = {"auto_scale_loss": False}
 COUNTS_SKIPPED_STEPS = False  # whether a `LossScaleOptimizer` counts skipped steps like any others
+UNREDUCED = None  # the reduction of a loss that keeps a value for each example
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (
     keras.callbacks.BackupAndRestore,

@@ -10,13 +10,8 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import install
-from keras_tpu_ext._runtime.common.types import Optimizer, Variable
+from keras_tpu_ext._runtime.common.types import Optimizer
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
-
-
-def is_summed_when_read(variable: Variable) -> bool:
-    """Return whether each replica has its own value, and reading the variable elsewhere returns their sum."""
-    return bool(variable.value.synchronization == tf.VariableSynchronization.ON_READ)
 
 
 def count_step(optimizer: Optimizer) -> None:

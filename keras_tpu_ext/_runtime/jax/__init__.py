@@ -5,8 +5,8 @@ import functools
 from keras_tpu_ext._runtime.common.values import MessageTerms
 from keras_tpu_ext._runtime.jax import batch, devices, ops, probes, saved_programs, training_state
 from keras_tpu_ext._runtime.jax.event_file import event_file_class
+from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.remat import remat
-from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.keras3 import import_addons
 from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
 from keras_tpu_ext._runtime.training.protocols import Runtime

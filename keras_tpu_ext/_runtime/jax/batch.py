@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import Patch, patched, temporarily
 from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 

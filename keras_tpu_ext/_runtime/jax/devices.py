@@ -9,36 +9,37 @@ import contextlib
 import gc
 import glob
 import importlib.util
+import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import keras
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.user_frame import warn
-from keras_tpu_ext._runtime.common.values import OpenedStrategy
-from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed
+from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse, OpenedStrategy
+from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed, jax_mesh
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
-from keras_tpu_ext._runtime.jax.compiles import compile_cache_dir as compile_cache_dir
-from keras_tpu_ext._runtime.jax.compiles import use_compile_cache as use_compile_cache
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
-from keras_tpu_ext._runtime.jax.memory import live_arrays as live_arrays
-from keras_tpu_ext._runtime.jax.memory import memory_reader as memory_reader
+from keras_tpu_ext._runtime.jax.layouts import shard as shard
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
-from keras_tpu_ext._runtime.jax.scope import data_parallel
+from keras_tpu_ext._runtime.jax.scope import data_parallel, distribution_of
 from keras_tpu_ext._runtime.jax.scope import device_name as device_name
 from keras_tpu_ext._runtime.jax.scope import distribute as distribute
 from keras_tpu_ext._runtime.jax.scope import num_devices as num_devices
 from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime.jax.scope import scope as scope
-from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
 from keras_tpu_ext._runtime.jax.traced_devices import as_on_tpu as as_on_tpu
+from keras_tpu_ext._runtime.jax.training_state import all_variables
 from keras_tpu_ext.errors import HardwareUnusableWarning, ScopeError, TpuUnusableError
 from keras_tpu_ext.machine.system import installed_version
 
@@ -47,6 +48,14 @@ _backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initi
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
 _GPU_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "jax-rocm7-plugin")
+
+# JAX's defaults, and what pays: small programs, of which there are many; and no path of XLA's own cache in the keys.
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
+    "jax_persistent_cache_enable_xla_caches": ("xla_gpu_per_fusion_autotune_cache_dir", "none"),
+}
+_compilation_cache: Any = private("jax._src.compilation_cache")
+_caches: dict[str, Any] = {}
 
 
 def count_gpus() -> int:
@@ -260,3 +269,64 @@ class _HideOnImport:
 
 
 _HIDE_ON_IMPORT = _HideOnImport()
+
+
+def memory_reader(model: keras.Model) -> Callable[[], list[DeviceUse]]:
+    """Return a function that reads the memory of the devices that train `model`; see `training/protocols.py`."""
+    distribution = distribution_of(model) or keras.distribution.distribution()
+    devices = jax.devices()[:1] if distribution is None else list(jax_mesh(distribution).local_devices)
+
+    def read() -> list[DeviceUse]:
+        told_of = [(device, device.memory_stats()) for device in devices]
+        arrays = _bytes_by_device() if any(told is None for _, told in told_of) else Counter()  # a CPU
+        found = []
+        for device, told in told_of:
+            if told is None:
+                found.append(DeviceUse(str(device), arrays[device], None, None, "the live arrays of JAX"))
+            else:
+                memory = told["bytes_in_use"], told.get("peak_bytes_in_use"), told.get("bytes_limit")
+                found.append(DeviceUse(str(device), *memory, "all that JAX has allocated on the device"))
+        return found
+
+    return read
+
+
+def _bytes_by_device() -> Counter[jax.Device]:
+    found: Counter[jax.Device] = Counter()
+    for array in jax.live_arrays():
+        size = math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+        for device in array.sharding.addressable_devices:
+            found[device] += size
+    return found
+
+
+def live_arrays(model: keras.Model) -> list[ArrayGroup]:
+    """Return JAX's live arrays; see `training/protocols.py`."""
+    roles = {id(variable.value): role for role, variable in all_variables(model)}
+    arrays = [(roles.get(id(one), "other"), one.shape, one.dtype) for one in jax.live_arrays()]
+    return [
+        ArrayGroup(role, shape, dtype.name, count, count * math.prod(shape) * dtype.itemsize)
+        for (role, shape, dtype), count in Counter(arrays).items()
+    ]
+
+
+def compile_cache_dir() -> str | None:
+    """Return the folder of JAX's compilation cache, if it has one."""
+    path: str | None = jax.config.jax_compilation_cache_dir
+    return path
+
+
+def use_compile_cache(path: str, cache: Any) -> None:
+    """Let JAX ask `cache` for programs, which it knows by `path`; see `training/protocols.py`."""
+    _caches[path] = cache
+    install([(_compilation_cache, "jax._src.compilation_cache.get_file_cache", _with_ours)])
+    for name, (default, ours) in _OPTIONS.items():
+        if getattr(jax.config, name) == default:  # else the user has set it
+            jax.config.update(name, ours)
+    if compile_cache_dir() != path:
+        jax.config.update("jax_compilation_cache_dir", path)
+        reset_cache()  # it may have another one open
+
+
+def _with_ours(stock: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda path: (_caches[path], path) if path in _caches else stock(path)

@@ -13,8 +13,8 @@ from keras_tpu_ext._runtime.common.flops import LOOP, FlopsCount, UncountableErr
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.batch import number_of_rows
 from keras_tpu_ext._runtime.jax.loop import stateless
+from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import distribution_of, use_distribution
-from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
 
 _Shapes = list[jax.ShapeDtypeStruct]

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import state_after_predict
 from keras_tpu_ext._runtime.jax.batch import batch_context, exclude_padding
@@ -27,7 +26,7 @@ from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.scope import distribution_of, replicated
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.jax.update import State, Values, own_variables
-from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule, StepsTuner
 
 # Takes a state and a batch; returns the step's outputs and the next state.
 Step = Callable[[State, Nest], tuple[Nest, State]]

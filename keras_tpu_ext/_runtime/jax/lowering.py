@@ -26,7 +26,6 @@ from keras_tpu_ext._runtime.common.lowering import (
 )
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.steps_tuner import steps_that_fit
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.common.values import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3 import build_for_step, path_of
@@ -38,12 +37,12 @@ from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
 from keras_tpu_ext._runtime.jax.loop import most_steps
-from keras_tpu_ext._runtime.jax.program import predict_step_of
+from keras_tpu_ext._runtime.jax.program import TrainStep, predict_step_of
 from keras_tpu_ext._runtime.jax.saved_programs import signature_of
 from keras_tpu_ext._runtime.jax.scope import abstract_array, bound, replicated, shard_data, use_distribution
-from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, lowering_for
 from keras_tpu_ext._runtime.jax.update import compiled_flush, own_variables, state_variables
+from keras_tpu_ext._runtime.training.execution_schedule import steps_that_fit
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 

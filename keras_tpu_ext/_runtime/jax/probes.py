@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,19 +14,29 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step, timed
+from keras_tpu_ext._runtime.common.executions import CompileWatch, Execution, Interception, Step, timed
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import start_profiler as start_profiler
 from keras_tpu_ext._runtime.jax.abstract import call_abstractly as call_abstractly
-from keras_tpu_ext._runtime.jax.compiles import watch_compiles as watch_compiles
 from keras_tpu_ext._runtime.jax.data_adapter import Group
 from keras_tpu_ext._runtime.jax.devices import num_workers
 from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.jax.loop import steps_of
 from keras_tpu_ext._runtime.jax.lowering import lower_programs as lower_programs
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step
-from keras_tpu_ext._runtime.jax.step import TrainStep
+from keras_tpu_ext._runtime.jax.program import TrainStep
+
+# Tracing to a jaxpr, lowering to StableHLO, and the compiler or, instead, reading its result from the cache.
+_EVENTS = "/jax/core/compile/"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+# What an event says of the cache: hits and misses. Each program asks first, and a hit takes the miss back.
+_CACHE = {
+    "/jax/compilation_cache/compile_requests_use_cache": (0, 1),
+    "/jax/compilation_cache/cache_hits": (1, -1),
+    "/jax/compilation_cache/compile_time_saved_sec": (0, 0),
+}
+_open: weakref.WeakSet[CompileWatch] = weakref.WeakSet()
+_lock = threading.Lock()
 
 stop_profiler = jax.profiler.stop_trace
 
@@ -116,6 +130,33 @@ def intercept_executions(
 ) -> Interception:
     """Pass each call of the train or test function of `model`, which is in `fit`, to `around`."""
     return Interception(model, JaxExecution, around, step)
+
+
+def watch_compiles() -> CompileWatch:
+    """Return a `CompileWatch` that begins now and ends when nobody holds it."""
+    _listen()
+    watch = CompileWatch()
+    with _lock:
+        _open.add(watch)
+    return watch
+
+
+@functools.cache
+def _listen() -> None:
+    # Once for the process: in older versions of JAX only a private name takes a listener back.
+    jax.monitoring.register_event_duration_secs_listener(_note)
+    jax.monitoring.register_event_listener(_note)
+
+
+def _note(event: str, seconds: float = 0.0, **_: str | int) -> None:
+    ended = time.perf_counter()
+    with _lock:
+        watches = list(_open)
+    for watch in watches:
+        if event.startswith(_EVENTS):
+            watch.add(ended - seconds, ended, programs=event == _LOWERED)
+        elif event in _CACHE:
+            watch.count_cache(*_CACHE[event], saved=max(seconds, 0.0))
 
 
 def profiled_step(name: str, step: int) -> AbstractContextManager[object]:

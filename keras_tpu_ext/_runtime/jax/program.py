@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -19,9 +20,10 @@ import keras
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
-from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
+from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, Method, first_execution, grouped_data
+from keras_tpu_ext._runtime.jax.devices import memory_reader
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
 from keras_tpu_ext._runtime.jax.layouts import (
@@ -33,7 +35,6 @@ from keras_tpu_ext._runtime.jax.layouts import (
     warn_of_layouts,
 )
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, make_function, make_predict_function, unshare
-from keras_tpu_ext._runtime.jax.memory import memory_reader
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.saved_programs import offered_steps
 from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribution
@@ -48,18 +49,18 @@ from keras_tpu_ext._runtime.jax.update import (
     Values,
     Weights,
     accumulate_or_apply,
-    make_flush,
+    compiled_flush,
     own_variables,
     run_stateless,
     state_variables,
 )
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.models import has_layer_losses, track_all_variables
+from keras_tpu_ext._runtime.keras3.data_adapter import enumerate_executions
+from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses, reduced, track_all_variables
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
-from keras_tpu_ext._runtime.training.denominator import recording
+from keras_tpu_ext._runtime.training.compile_utils import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.model import is_own_step
+from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext.errors import ArgumentError
 
@@ -276,7 +277,14 @@ class JaxProgram(Keras3Program):
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an open window."""
-        return make_flush(self.model, optimizer)
+        flushed, parts = compiled_flush(self.model, optimizer)
+
+        def flush() -> None:
+            for part, new in zip(parts, flushed(*[[v.value for v in part] for part in parts]), strict=True):
+                for variable, value in zip(part, new, strict=True):
+                    variable.assign(value)
+
+        return flush
 
     def symbolic_build(self, stock: Callable[..., None], iterator: Any, data_batch: Any) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
@@ -338,3 +346,73 @@ def _number_of_examples(x: Nest) -> jax.Array | int:
 
 
 _NO_OPTIMIZER = types.SimpleNamespace(variables=())
+
+
+class TrainStep(ExactModel):
+    """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
+
+    _kte = functools.cached_property(JaxProgram)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        bind(self, keras.distribution.distribution())
+        super().__init__(*args, **kwargs)
+
+    def __reduce__(self: Any) -> tuple[Any, ...]:
+        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
+        model: Any = super()
+        return reduced(model.__reduce__())
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
+        model: Any = super()
+        with self._kte.traced():
+            return model.__call__(*args, **kwargs)
+
+    def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model without side effects as Keras does, also on a TPU; no `add_loss` term is lost."""
+        model: Any = super()
+        clear_loss_ids(self)
+        with self._kte.traced():
+            return model.stateless_call(*args, **kwargs)
+
+    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train on one batch as `keras.Model.train_on_batch` does."""
+        stock = stock_of(self, super(), "train_on_batch")
+        with self._kte.loop():
+            return stock(*args, **kwargs)
+
+    def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch as `keras.Model.test_on_batch` does."""
+        stock = stock_of(self, super(), "test_on_batch")
+        with self._kte.loop():
+            return stock(*args, **kwargs)
+
+    def predict_on_batch(self: Any, x: Nest) -> Any:
+        """Predict one batch as `keras.Model.predict_on_batch` does."""
+        stock = stock_of(self, super(), "predict_on_batch")
+        with self._kte.loop():
+            return stock(x)
+
+    def get_weights(self: Any) -> list[Any]:
+        """Return the weights as `keras.Model.get_weights` does; call it on every process if they are sharded."""
+        model: Any = super()
+        with self._kte.process_group().reading_shards():
+            weights: list[Any] = model.get_weights()
+        return weights
+
+    if HAS_MAYBE_SYMBOLIC_BUILD:
+
+        def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+            self._symbolic_build(iterator=iterator, data_batch=data_batch)  # which prepares the batches
+
+    def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        model: Any = super()
+        self._kte.symbolic_build(model._symbolic_build, iterator, data_batch)
+
+    def _get_jax_state(self: Any, **which: bool) -> Any:
+        model: Any = super()
+        return self._kte.jax_state(model._get_jax_state, which)
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        model: Any = super()
+        return self._kte.metrics_result_or_logs(model._get_metrics_result_or_logs, logs)

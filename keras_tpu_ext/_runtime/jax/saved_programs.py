@@ -1,17 +1,19 @@
 """Programs that were compiled before: JAX asks here before it compiles one.
 
 A program is used only where all that it was compiled for is what JAX is about to compile for: the lowered program by
-its digest, its arguments, the options for the compiler and the devices. Anything else is told once, and compiled as
-usual.
+its digest, which is the same wherever and from whatever lines it is lowered, its arguments, the options for the
+compiler and the devices. Anything else is told once, and compiled as usual.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
 import inspect
 import itertools
+import json
 import logging
 import re
 import time
@@ -26,12 +28,13 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.saved_programs import SavedProgram, Signature, differences
 from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, mesh_sizes
-from keras_tpu_ext._runtime.jax.program_digest import digest_of
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _compiler: Any = private("jax._src.compiler")
 _ir: Any = private("jax._src.lib.mlir:ir")
+_make_ir_context: Any = private("jax._src.interpreters.mlir:make_ir_context")
+_tpu_dialect: Any = private("jax._src.lib:tpu")
 _pxla: Any = private("jax._src.interpreters.pxla")
 _contains_unconstrained: Any = private("jax._src.interpreters.mlir:contains_unconstrained")
 _CompileOptions: Any = private("jax._src.compiler:CompileOptions")
@@ -65,7 +68,7 @@ _programs: dict[str, tuple[SavedProgram, Mapping[str, str]]] = {}  # by the dige
 
 
 def facts_of(strategy: keras.distribution.Distribution, *, are_here: bool = True) -> dict[str, str]:
-    """Return the facts of a strategy's mesh and, if they are here, its devices; see `training/protocols.py`."""
+    """Return what programs for a strategy are compiled for: its mesh and, if they are here, its devices."""
     devices = _facts(jax_mesh(strategy).devices.flat) if are_here else {}
     return {**devices, "mesh": " ".join(f"{name}={size}" for name, size in mesh_sizes(strategy).items())}
 
@@ -120,7 +123,7 @@ def _signature(module: Any, options: Any) -> Signature:
 
 
 def offer(programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
-    """Let JAX take these programs, for devices with these facts, in place of compiling them, for good."""
+    """Let JAX take these programs, on devices with these facts, in place of compiling them, for good."""
     of_devices = {
         name: text for name, text in facts.items() if name in ("platform", "build", "device kind", "devices")
     }
@@ -247,3 +250,49 @@ def _words_of(options: Any) -> str:
     words += [line.replace(": ", "=") for line in str(build.debug_options).splitlines()[1:]]
     digest = hashlib.sha256(copy.SerializeAsString()).hexdigest()
     return " ".join(word.replace(" ", "") for word in [*words, f"sha256={digest}"])
+
+
+def digest_of(module: Any) -> str:
+    """Return the SHA-256 of a module of StableHLO, an `ir.Module`, as 64 hexadecimal digits; see `canonical_text`."""
+    return hashlib.sha256(canonical_text(module).encode()).hexdigest()
+
+
+def canonical_text(module: Any) -> str:
+    """Return the text of a module without what the compiler does not need.
+
+    That is where the code came from, also in Pallas kernels, and the names of the module and of its inner functions.
+    """
+    with module.context:
+        copy = module.operation.clone()
+        copy.attributes["sym_name"] = _ir.StringAttr.get("step")
+        functions = [op.operation for block in copy.regions[0] for op in block if op.operation.name == "func.func"]
+        for i, function in enumerate(functions):
+            name = _ir.StringAttr(function.attributes["sym_name"]).value
+            if name != "main":
+                # Not a name that JAX gives; callers are renamed first, while the old name is still there.
+                _ir.SymbolTable.replace_all_symbol_uses(name, f"<{i}>", copy)
+                _ir.SymbolTable.set_symbol_name(function, f"<{i}>")
+        copy.walk(_without_origin)
+        return str(copy.get_asm())
+
+
+def _without_origin(operation: Any) -> Any:
+    """Replace the body of a Pallas kernel, bytecode with files and lines in it, by its text."""
+    name = operation.attributes["call_target_name"] if operation.name == "stablehlo.custom_call" else None
+    if name is not None and _ir.StringAttr(name).value == "tpu_custom_call":
+        config = json.loads(_ir.StringAttr(operation.attributes["backend_config"]).value)
+        inner = config["custom_call_config"]
+        inner["body"] = _kernel_text(inner["body"])
+        operation.attributes["backend_config"] = _ir.StringAttr.get(json.dumps(config, sort_keys=True))
+    return _ir.WalkResult.ADVANCE
+
+
+@functools.lru_cache(maxsize=256)  # the kernels of a model's layers are the same
+def _kernel_text(body: str) -> str:
+    context = _make_ir_context()
+    _tpu_dialect.register_dialect(context)
+    context.allow_unregistered_dialects = True
+    with context:
+        kernel = _ir.Module.parse(base64.b64decode(body))
+        kernel.operation.attributes["sym_name"] = _ir.StringAttr.get("kernel")
+        return str(kernel.operation.get_asm())

@@ -18,9 +18,8 @@ import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.common.patches import Patch, install, patched
+from keras_tpu_ext._runtime.common.patches import Patch, install, patched, temporarily
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import mesh_sizes
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations

@@ -21,7 +21,7 @@ from keras_tpu_ext._runtime.jax.jaxpr_axis import Argument, follow
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_devices
 from keras_tpu_ext._runtime.jax.update import State, own_variables, state_variables
-from keras_tpu_ext._runtime.keras3.per_example import own_layers
+from keras_tpu_ext._runtime.keras3.models import own_layers
 from keras_tpu_ext._runtime.training.compile_utils import is_known
 
 _LOG = logging.getLogger("keras_tpu_ext")

@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import keras
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import Patch, patched, temporarily
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, abstract_mesh, jax_mesh, mesh_sizes
 

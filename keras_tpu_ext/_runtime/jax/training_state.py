@@ -15,9 +15,9 @@ from keras_tpu_ext._runtime.common.types import Array, Model, Variable
 from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.process_group import has_shards_elsewhere
+from keras_tpu_ext._runtime.keras3.data_adapter import reading_batches as _reading_batches
 from keras_tpu_ext._runtime.keras3.models import not_kept as not_kept
 from keras_tpu_ext._runtime.keras3.models import variables_of
-from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 from keras_tpu_ext._runtime.training.step_state import step_state_of

@@ -16,9 +16,8 @@ import numpy as np
 from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of, trace_state
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
-from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
-from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, step_state_of
+from keras_tpu_ext._runtime.training.watches import NotFiniteWatch, OverflowWatch
 
 _T = TypeVar("_T")
 Values: TypeAlias = "Sequence[jax.Array]"
@@ -190,20 +189,8 @@ def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = T
     return weights
 
 
-def make_flush(model: Model, optimizer: Optimizer) -> Callable[[], None]:
-    """Return a function that takes the step of a window left open at the end of an epoch."""
-    flushed, parts = compiled_flush(model, optimizer)
-
-    def flush() -> None:
-        for part, new in zip(parts, flushed(*[[v.value for v in part] for part in parts]), strict=True):
-            for variable, value in zip(part, new, strict=True):
-                variable.assign(value)
-
-    return flush
-
-
 def compiled_flush(model: Model, optimizer: Optimizer) -> tuple[Any, tuple[list[keras.Variable], ...]]:
-    """Return the compiled function of `make_flush`, and the variables whose values it takes and returns."""
+    """Return the function that takes the step of a window, and the variables whose values it takes and returns."""
     own = own_variables(model)
 
     @jax.jit

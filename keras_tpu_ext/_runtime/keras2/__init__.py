@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_tpu_ext._runtime.keras2 import training_state
 from keras_tpu_ext._runtime.keras2.addons import import_addons
-from keras_tpu_ext._runtime.keras2.step import TrainStep
+from keras_tpu_ext._runtime.keras2.program import TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, ops, probes
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class
 from keras_tpu_ext._runtime.training.protocols import Runtime

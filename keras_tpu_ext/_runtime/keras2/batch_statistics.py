@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Model, Variable
 from keras_tpu_ext._runtime.compat.keras2 import private
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH
-from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
+from keras_tpu_ext._runtime.tensorflow.batch import (
+    BATCH,
     has_any_example,
     regularizer_of_examples,
     synchronizes,

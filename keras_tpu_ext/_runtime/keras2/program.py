@@ -1,10 +1,12 @@
-"""The exact step on Keras 2."""
+"""The exact step on Keras 2, with any of its optimizers, and the methods that it calls by name."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,30 +14,29 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer
+from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics
-from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
-from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
-from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
-from keras_tpu_ext._runtime.keras2.loss import ExactLosses, LocalLosses
-from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
-from keras_tpu_ext._runtime.keras2.optimizer import check_computes_no_gradients
+from keras_tpu_ext._runtime.keras2.compile_utils import ExactLosses, ExactMetrics, LocalLosses
+from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches, use_data_handlers
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, averaging, is_mean_local, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
-from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
-from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
+from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlowProgram
+from keras_tpu_ext._runtime.tensorflow.replicas import is_per_replica, num_replicas
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
+from keras_tpu_ext._runtime.tensorflow.update import Gradient, divide
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
 from keras_tpu_ext._runtime.training.compile_utils import is_known, layer_is_known
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
-from keras_tpu_ext.errors import ScopeError
+from keras_tpu_ext.errors import ArgumentError, ScopeError
 
+# Packages whose optimizers override how gradients are computed, but work without that.
+_KNOWN = ("keras", "tf_keras", "tensorflow_addons")
 _NOT_KEPT = (
     "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
     'Write model.save("model.keras"), or compile the model with it again after loading'
@@ -71,8 +72,6 @@ class Keras2Program(TensorFlowProgram):
     """The `ExactProgram` of Keras 2."""
 
     facts = _batch
-    build_for = staticmethod(optimizers.build)
-    apply_gradients = staticmethod(optimizers.apply_summed)
 
     def make_train_function(self) -> Callable[..., Any]:
         """Return the function that `fit` calls for one execution."""
@@ -136,7 +135,7 @@ class Keras2Program(TensorFlowProgram):
     def _one_optimizer(self, optimizer: Optimizer) -> Optimizer:
         optimizer = keras.optimizers.get(optimizer)
         if not self.leaves_scaling_to_its_optimizer():
-            check_computes_no_gradients(optimizer)
+            _check_computes_no_gradients(optimizer)
         return optimizer
 
     def leaves_scaling_to_its_optimizer(self) -> bool:
@@ -183,7 +182,7 @@ class Keras2Program(TensorFlowProgram):
     def build_optimizer(self) -> None:
         """Make the optimizer's variables; with several optimizers, only the user's step knows which each updates."""
         if not tf.nest.is_nested(self.model.optimizer):
-            optimizers.build(self.model.optimizer, self.model.trainable_variables)
+            self.build_for(self.model.optimizer, self.model.trainable_variables)
 
     def backup_epoch(self, backup: Callback) -> int:
         """Return the number of epochs after which a `BackupAndRestore` resumes training."""
@@ -196,7 +195,7 @@ class Keras2Program(TensorFlowProgram):
             *self.model.variables,
             *(variable for metric in self.model.metrics for variable in metric.variables),
         ]
-        return any(variable.synchronization == tf.VariableSynchronization.ON_READ for variable in variables)
+        return any(map(is_per_replica, variables))
 
     def own_layers(self) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
@@ -251,6 +250,51 @@ class Keras2Program(TensorFlowProgram):
         """Undo `scale_loss`, which an optimizer of Keras 2 leaves to whoever computes the gradients."""
         return optimizer.get_unscaled_gradients(gradients) if isinstance(optimizer, LossScaleOptimizer) else gradients
 
+    def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
+        """Create an optimizer's variables, once; those of `optimizers.legacy` create their own, before any graph."""
+        if not is_legacy(optimizer):
+            with tf.init_scope():
+                optimizer.build(variables)
+
+    def apply_gradients(
+        self, optimizer: Optimizer, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> None:
+        """Let `optimizer` clip and apply gradients that are already summed over replicas.
+
+        Optimizers of both kinds have an argument that says so: `experimental_aggregate_gradients` of
+        `optimizers.legacy`, on which TensorFlow Addons builds, which new optimizers accept too.
+        """
+        pairs = list(zip(gradients, variables, strict=True))
+        if _takes_summed(optimizer):
+            optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+            return
+        # A user's own optimizer without such an argument sums over replicas again.
+        optimizer.apply_gradients([(None if g is None else divide(g, num_replicas()), v) for g, v in pairs])
+
+
+def _check_computes_no_gradients(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that overrides how gradients are computed."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    for name in ("compute_gradients", "_compute_gradients", "minimize"):
+        owner = next((base for base in type(inner).__mro__ if name in vars(base)), None)
+        if owner is not None and owner.__module__.split(".")[0] not in _KNOWN:
+            raise ArgumentError(
+                f"TPUModel takes the gradients itself, so that they are those of all replicas; {owner.__name__} "
+                f"overrides {name}(), which would not be called. Write in its place: def apply_gradients(self, "
+                "grads_and_vars, **kwargs), which gets the gradients of the whole batch."
+            )
+
+
+def _takes_summed(optimizer: Optimizer) -> bool:
+    parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
+    return any(p.name == "experimental_aggregate_gradients" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def is_legacy(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer is one of `optimizers.legacy`, like those of TensorFlow Addons."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return isinstance(inner, keras.optimizers.legacy.Optimizer)
+
 
 def _elements_of_examples(unreduced: tf.Tensor) -> tf.Tensor:
     elements = tf.cast(tf.size(unreduced), tf.float32) * valid_fraction()
@@ -265,3 +309,52 @@ def _check_variables(model: Model, strategy: tf.distribute.Strategy) -> None:
             "model = keras.models.clone_model(model)` and then copy the weights, "
             "clone.set_weights(model.get_weights())."
         )
+
+
+class TrainStep(ReplicatedModel):
+    """The mixin that makes the step of a `tf.keras.Model` exact for any number of replicas."""
+
+    _kte = functools.cached_property(Keras2Program)
+
+    @property
+    def steps_per_execution(self: Any) -> int:
+        """Number of steps in an execution: an int, as in Keras 3, instead of Keras 2's variable."""
+        variable = self._steps_per_execution
+        return 1 if variable is None else int(variable.numpy())
+
+    @steps_per_execution.setter
+    def steps_per_execution(self: Any, value: int) -> None:
+        keras.Model.steps_per_execution.fset(self, value)
+
+    def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save as `keras.Model.save` does; warn about what only a `.keras` file keeps."""
+        self._kte.warn_of_what_is_not_saved(filepath, kwargs.get("save_format"))
+        super().save(filepath, *args, **kwargs)
+
+    def get_metrics_result(self: Any) -> Any:
+        """Return the results of all metrics, as Keras does."""
+        model: Any = super()
+        return as_keras_traces(model.get_metrics_result)()
+
+    def _get_optimizer(self: Any, optimizer: Optimizer) -> Any:
+        model: Any = super()
+        return self._kte.optimizers(model._get_optimizer, optimizer)
+
+    def _validate_compile(self: Any, optimizer: Any, metrics: Any, **kwargs: Any) -> None:
+        model: Any = super()
+        try:
+            model._validate_compile(optimizer, metrics, **kwargs)
+        except ValueError as error:
+            if "distribution strategy scope" not in str(error):
+                raise
+            part = re.sub(r"\s+", " ", str(error))[:60]
+            raise ScopeError(
+                f"All of {self.name!r} must be made inside its strategy_scope(); this was made outside: {part}... "
+                "Write: with scope: ... around the lines that make the layers, the optimizer and the metrics."
+            ) from error
+
+    def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
+        """Keras calls this after an epoch's batches and before validation: the time to end a window."""
+        self._kte.end_windows()
+        model: Any = super()
+        return model._validate_and_get_metrics_result(logs)

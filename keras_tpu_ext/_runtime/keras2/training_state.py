@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.common.values import SavedVariable
 from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2.optimizer import is_legacy
-from keras_tpu_ext._runtime.keras2.resumable_data import reading_batches as reading_batches
+from keras_tpu_ext._runtime.keras2.data_adapter import reading_batches as reading_batches
+from keras_tpu_ext._runtime.keras2.program import is_legacy
 from keras_tpu_ext._runtime.tensorflow.replicas import with_none
 from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
 from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step

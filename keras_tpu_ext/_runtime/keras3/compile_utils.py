@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.compile_utils import (
     LocalLoss,
     runs_own_code,
     update_metric,
 )
+from keras_tpu_ext._runtime.training.protocols import BatchOfStep
 
 CompileLoss: Any = private("keras.src.trainers.compile_utils:CompileLoss")
 CompileMetrics: Any = private("keras.src.trainers.compile_utils:CompileMetrics")
@@ -21,12 +20,12 @@ CompileMetrics: Any = private("keras.src.trainers.compile_utils:CompileMetrics")
 class ExactCompileLoss(CompileLoss):
     """A `CompileLoss` whose value on a replica is its part of the global loss."""
 
-    def __init__(self, *args: Any, batch: Batch, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, batch: BatchOfStep, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._batch = batch
 
     @classmethod
-    def of(cls, compiled: CompileLoss, batch: Batch) -> ExactCompileLoss:
+    def of(cls, compiled: CompileLoss, batch: BatchOfStep) -> ExactCompileLoss:
         """Return an instance for the arguments of `compile`."""
         names = {"reduction": compiled.reduction, "output_names": compiled.output_names}
         return cls(compiled._user_loss, compiled._user_loss_weights, **names, batch=batch)
@@ -36,28 +35,19 @@ class ExactCompileLoss(CompileLoss):
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
         self._flat_losses: list[Any] = [
-            flat._replace(loss=Keras3LocalLoss(flat.loss, self._batch, tracker))
+            flat._replace(loss=LocalLoss(flat.loss, self._batch, tracker))
             for flat, tracker in zip(self._flat_losses, trackers, strict=True)
         ]
-
-
-class Keras3LocalLoss(LocalLoss):
-    """A `LocalLoss` with the reductions of Keras 3."""
-
-    def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
-        unreduced = super()._unreduced(call)
-        unreduced.reduction = None
-        return unreduced
 
 
 class ExactMetrics(CompileMetrics):
     """A `CompileMetrics` that does not count padded rows in any metric, weighted or not."""
 
     knows_padding = True
-    _batch: Batch
+    _batch: BatchOfStep
 
     @classmethod
-    def attach(cls, compiled: CompileMetrics, batch: Batch) -> None:
+    def attach(cls, compiled: CompileMetrics, batch: BatchOfStep) -> None:
         """Turn the metrics that `compile` has created into this class."""
         compiled.__class__ = cls
         vars(compiled)["_batch"] = batch

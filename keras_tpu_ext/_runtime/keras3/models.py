@@ -1,4 +1,4 @@
-"""The optimizers, the `add_loss` terms and all variables of Keras 3 models, and how these are pickled."""
+"""Keras 3 models: their optimizers, `add_loss` terms and variables, and which layers look at single examples only."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.compat.keras3 import functional_of
+from keras_tpu_ext._runtime.training.compile_utils import is_known, layer_is_known
 
 get_global_attribute: Any = private("keras.src.backend.common.global_state:get_global_attribute")
 
@@ -67,3 +69,31 @@ def variables_of(model: Model) -> list[tuple[str, Variable]]:
 def not_kept(model: Model) -> str:
     """Return an empty string: all random numbers of Keras 3's layers come from variables."""
     return ""
+
+
+# Of the operations that a functional model may have between its layers, the elementwise ones.
+_ELEMENTWISE = (
+    "Absolute Add Cast Clip Divide Exp Gelu LeakyRelu Log Maximum Minimum Multiply Negative Power Relu Relu6 Sigmoid "
+    "Silu Softplus Sqrt Square Subtract Tanh TrueDivide"
+)
+
+
+def own_layers(model: Model) -> list[str]:
+    """Return the names of layers and operations that are not known to process each example independently."""
+    functional = functional_of(model._kte.inner)
+    if functional is None or not is_known(type(model).call) or not is_known(type(model).predict_step):
+        return [model.name]
+    layers = functional._flatten_layers(include_self=False)
+    operations = [
+        operation
+        for part in [functional, *layers]
+        if functional_of(part) is not None
+        for operation in functional_of(part).operations
+        if not isinstance(operation, keras.layers.Layer)
+    ]
+    unknown = [layer.name for layer in layers if not layer_is_known(layer)]
+    return unknown + [each.name for each in operations if not _operation_is_known(each)]
+
+
+def _operation_is_known(operation: keras.Operation) -> bool:
+    return type(operation).__name__ in _ELEMENTWISE.split() and is_known(type(operation))

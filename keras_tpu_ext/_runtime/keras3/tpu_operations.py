@@ -23,24 +23,23 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import Patch, patched, temporarily
 from keras_tpu_ext._runtime.common.types import Tensor
 from keras_tpu_ext._runtime.compat.keras3 import ops_nn
-from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.protocols import BatchOfStep
 
 _GOLDEN_RATIO = np.uint32(0x9E3779B9)  # 2**32 divided by it
 
 
 class _Thread(threading.local):
-    facts: Batch | None = None  # of the batch that this thread computes with; `None` outside
+    facts: BatchOfStep | None = None  # of the batch that this thread computes with; `None` outside
 
 
 _THREAD = _Thread()
 
 
 @contextlib.contextmanager
-def tpu_operations(facts: Batch) -> Iterator[None]:
+def tpu_operations(facts: BatchOfStep) -> Iterator[None]:
     """Within the block, let this thread compute with the operations of this file."""
     with temporarily(_THREAD, facts=facts), patched(_patches()):
         yield

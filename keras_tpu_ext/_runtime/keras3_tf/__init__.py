@@ -6,7 +6,7 @@ from keras_tpu_ext._runtime.compat.keras3_tensorflow import sum_when_read as _su
 from keras_tpu_ext._runtime.keras3 import import_addons
 from keras_tpu_ext._runtime.keras3.tpu_operations import tpu_operations
 from keras_tpu_ext._runtime.keras3_tf import training_state
-from keras_tpu_ext._runtime.keras3_tf.step import TrainStep
+from keras_tpu_ext._runtime.keras3_tf.program import TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch, devices, message_terms, ops, probes
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class
 from keras_tpu_ext._runtime.training.protocols import Runtime

@@ -1,4 +1,4 @@
-"""The exact step on Keras 3 and TensorFlow."""
+"""The exact step on Keras 3 and TensorFlow, with any of its optimizers, and the methods that it calls by name."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.patches import Patch, install, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
-from keras_tpu_ext._runtime.compat.keras3_tensorflow import is_summed_when_read
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.per_example import own_layers
+from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step
+from keras_tpu_ext._runtime.keras3.data_adapter import enumerate_executions
+from keras_tpu_ext._runtime.keras3.models import own_layers, reduced
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
-from keras_tpu_ext._runtime.keras3_tf.optimizer import apply_summed
 from keras_tpu_ext._runtime.keras3_tf.training_state import read_in_passes
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     KERAS_PATCHES,
     averaging,
-    unscaled_if_local,
-    valid_rows_of,
-    zero_invalid_rows,
-)
-from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
     regularizer_of_examples,
     regularizer_of_whole_batch,
     synchronizes,
+    unscaled_if_local,
+    valid_rows_of,
     weighted_moments,
     weights_of,
+    zero_invalid_rows,
 )
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.loop import (
-    hide_uneven_sizes_from,
-    make_predict_function,
-    make_steps_function,
+from keras_tpu_ext._runtime.tensorflow.loop import hide_uneven_sizes_from, make_predict_function, make_steps_function
+from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlowProgram
+from keras_tpu_ext._runtime.tensorflow.replicas import (
+    assign_replicated,
+    cross_replica_cond,
+    is_per_replica,
+    number_of_replicated,
+    split_batch,
+    with_none,
 )
-from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
-from keras_tpu_ext._runtime.tensorflow.replicas import number_of_replicated, with_none
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all, in_order
+from keras_tpu_ext._runtime.tensorflow.update import Gradient
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
 
@@ -66,7 +67,6 @@ class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
     """The `ExactProgram` of Keras 3 on TensorFlow."""
 
     facts = _batch
-    apply_gradients = staticmethod(apply_summed)
 
     def make_train_function(self) -> Callable[..., Any]:
         """Return the function that `fit` calls for one execution."""
@@ -156,7 +156,7 @@ class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
         """Return whether any saved variable is summed over replicas when it is read."""
         optimizer = getattr(self.model, "optimizer", None)  # a model that was never compiled has no attribute
         variables = [*self.model.variables, *getattr(optimizer, "variables", ())]
-        return any(is_summed_when_read(variable) for variable in variables)
+        return any(map(is_per_replica, variables))
 
     def forward(self, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of the model."""
@@ -215,6 +215,86 @@ class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
         if not optimizer.built:
             with tf.init_scope():
                 optimizer.build(variables)
+
+    def apply_gradients(
+        self, optimizer: Optimizer, gradients: Sequence[Gradient], variables: Sequence[Variable]
+    ) -> None:
+        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
+        view = without_all_reduce(optimizer)
+        view.apply_gradients(zip(gradients, variables, strict=True))
+        _overwrite_with_averages(view)
+
+
+def _accumulate_or_apply(
+    view: keras.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
+) -> None:
+    """Do what Keras's own method does; its condition is inside the replicas, where MirroredStrategy fails."""
+    steps = view.gradient_accumulation_steps
+    if not steps:
+        super(type(view), view)._backend_apply_gradients(gradients, variables)
+        return
+    sums = [view._accumulated_gradients[view._get_variable_index(variable)] for variable in variables]
+
+    def apply(*gradients: tf.Tensor) -> None:
+        means = [(total + gradient) / steps for total, gradient in zip(sums, gradients, strict=True)]
+        means = view._clip_gradients(means)
+        view._apply_weight_decay(variables)
+        view._backend_update_step(means, variables, view.learning_rate)
+        for total in sums:
+            assign_replicated(total, tf.zeros(total.shape, total.dtype))
+
+    def add(*gradients: tf.Tensor) -> None:
+        for total, gradient in zip(sums, gradients, strict=True):
+            assign_replicated(total, total + gradient)
+
+    is_last = tf.equal((tf.convert_to_tensor(view._iterations) + 1) % steps, 0)
+    cross_replica_cond(is_last, apply, add, *gradients)
+    if view.use_ema:
+        view._update_model_variables_moving_average(view._trainable_variables)
+    count_step(view)
+
+
+_VIEW_MEMBERS = {
+    "_all_reduce_sum_gradients": lambda self, grads_and_vars: grads_and_vars,
+    "_backend_apply_gradients": _accumulate_or_apply,
+    # A condition that updates variables must be outside the replicas; see `_overwrite_with_averages`.
+    "ema_overwrite_frequency": property(lambda self: None),
+}
+
+
+def without_all_reduce(optimizer: Optimizer) -> Optimizer:
+    """Return a view of `optimizer`, with its state, that does not sum gradients over replicas inside `apply`."""
+    # It can go when `apply` has an argument for this, as in Keras 2 (`skip_gradients_aggregation`).
+    optimizer_class: Any = type(optimizer)
+    view = object.__new__(_view_class(optimizer_class))
+    object.__setattr__(view, "__dict__", optimizer.__dict__)
+    return view
+
+
+@functools.cache
+def _view_class(optimizer_class: Any) -> Any:
+    for name in (name for name in _VIEW_MEMBERS if name.startswith("_")):
+        getattr(optimizer_class, name)  # if one is gone, Keras would not call ours
+    members: dict[str, Any] = dict(_VIEW_MEMBERS)
+    if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):
+        members["inner_optimizer"] = property(lambda self: without_all_reduce(self.__dict__["inner_optimizer"]))
+    return type(optimizer_class.__name__, (optimizer_class,), members)
+
+
+def _overwrite_with_averages(view: Any) -> None:
+    """Overwrite the variables with their moving averages when the optimizer's `ema_overwrite_frequency` says so."""
+    view = getattr(view, "inner_optimizer", view)
+    every = view.__dict__.get("ema_overwrite_frequency")
+    if not (view.use_ema and every):
+        return
+
+    def overwrite() -> None:
+        for variable, average in zip(view._trainable_variables, view._model_variables_moving_average, strict=True):
+            if average is not None:
+                assign_replicated(variable, tf.convert_to_tensor(average))
+
+    steps = (tf.convert_to_tensor(view._iterations) - 1) // (view.gradient_accumulation_steps or 1) + 1
+    cross_replica_cond(tf.equal(steps % every, 0), overwrite, lambda: None)
 
 
 def _recording_patch(layer: Layer) -> Patch:
@@ -275,3 +355,27 @@ def _element_spec(dataset: Any, strategy: tf.distribute.Strategy) -> Nest:
         return tf.TensorSpec([part.shape[0] * strategy.num_replicas_in_sync, *part.shape[1:]], part.dtype)
 
     return with_none(tf.nest.map_structure(whole, dataset.element_spec))
+
+
+class TrainStep(ReplicatedModel):
+    """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
+
+    _kte = functools.cached_property(Keras3TensorFlowProgram)
+
+    def __reduce__(self: Any) -> tuple[Any, ...]:
+        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
+        model: Any = super()
+        return reduced(model.__reduce__())
+
+    def predict_on_batch(self: Any, x: Nest) -> Nest:
+        """Return predictions for one batch, which is split over the replicas rather than repeated on each."""
+        self.make_predict_function()
+        outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
+        return keras.tree.map_structure(lambda value: value.numpy(), outputs)
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        self._kte.symbolic_build(iterator, data_batch)
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        model: Any = super()
+        return self._kte.metrics_result_or_logs(model._get_metrics_result_or_logs, logs)

@@ -8,13 +8,18 @@ from collections.abc import Iterator, Sequence
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.types import EpochIterator, Model, Variable
 from keras_tpu_ext._runtime.common.values import SavedVariable
+from keras_tpu_ext._runtime.keras3.data_adapter import ResumableAdapter
+from keras_tpu_ext._runtime.keras3.data_adapter import reading_batches as _reading_batches
 from keras_tpu_ext._runtime.keras3.models import not_kept as not_kept
 from keras_tpu_ext._runtime.keras3.models import variables_of
-from keras_tpu_ext._runtime.keras3.resumable_data import ResumableAdapter
-from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
-from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
+from keras_tpu_ext._runtime.tensorflow.training_state import (
+    DistributedPasses,
+    assign_variables,
+    keeping_seed,
+    read_variables,
+    variables_of_step,
+)
 from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
-from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 

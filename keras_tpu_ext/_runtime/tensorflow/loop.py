@@ -12,42 +12,12 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.compat import loss_tracker_of
-from keras_tpu_ext._runtime.tensorflow.custom_step import own_predict_step
-from keras_tpu_ext._runtime.tensorflow.model_separability import find_separability
+from keras_tpu_ext._runtime.tensorflow.custom_step import find_separability, own_predict_step
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch, with_none
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.model import is_own_step
 
 Step = Callable[[Nest], Nest]
-
-
-class GraphExecutionSchedule(ExecutionSchedule):
-    """An `ExecutionSchedule` for a `tf.function` of an iterator and a number of steps.
-
-    It returns the logs and the number of completed steps.
-    """
-
-    def run_train(
-        self, model: Model, function: tf.types.experimental.PolymorphicFunction, iterator: tf.data.Iterator
-    ) -> Nest:
-        """Run an execution of training, and learn from its time unless it included a compilation."""
-        if self.held or self.tuner.settled:
-            return self.run(function, iterator)
-        logs: list[Nest] = []
-
-        def run() -> bool:
-            traces = function.experimental_get_tracing_count()
-            logs.append(self.run(function, iterator))
-            tf.nest.map_structure(lambda value: value.numpy(), logs[0])  # waits for the device
-            return bool(traces != function.experimental_get_tracing_count())
-
-        self.time(model, run)
-        return logs[0]
-
-    def run(self, function: Callable[..., Any], iterator: tf.data.Iterator) -> dict[str, tf.Tensor]:
-        """Run an execution of `requested_steps` steps."""
-        logs, self.completed_steps = function(iterator, tf.constant(self.requested_steps))
-        return logs
 
 
 def make_steps_function(
@@ -127,11 +97,34 @@ def _run_execution(
 ) -> dict[str, tf.Tensor]:
     schedule = model._kte.schedule
     if schedule is not None and not schedule.held:
-        return schedule.run_train(model, run_many, iterator) if trains else schedule.run(run_many, iterator)
+        return _run_scheduled(model, schedule, run_many, iterator, learns=trains)
     steps = int(model.steps_per_execution)
     if steps > 1 and isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return _one_by_one(run_one, iterator, steps)
     return run_one(iterator) if steps == 1 else run_many(iterator, tf.constant(steps))[0]
+
+
+def _run_scheduled(
+    model: Model, schedule: ExecutionSchedule, run_many: Any, iterator: tf.data.Iterator, *, learns: bool
+) -> dict[str, tf.Tensor]:
+    """Run an execution of `requested_steps` steps; learn from its time, unless it included a compilation."""
+
+    def run() -> dict[str, tf.Tensor]:
+        logs, schedule.completed_steps = run_many(iterator, tf.constant(schedule.requested_steps))
+        return logs
+
+    if not learns or schedule.tuner.settled:
+        return run()
+    logs: list[dict[str, tf.Tensor]] = []
+
+    def timed() -> bool:
+        traces = run_many.experimental_get_tracing_count()
+        logs.append(run())
+        tf.nest.map_structure(lambda value: value.numpy(), logs[0])  # waits for the device
+        return bool(traces != run_many.experimental_get_tracing_count())
+
+    schedule.time(model, timed)
+    return logs[0]
 
 
 def _one_by_one(run_one: Any, iterator: tf.data.Iterator, steps: int) -> dict[str, tf.Tensor]:

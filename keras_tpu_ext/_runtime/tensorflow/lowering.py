@@ -31,7 +31,7 @@ from keras_tpu_ext._runtime.compat.autograph import as_keras_traces
 from keras_tpu_ext._runtime.compat.tensorflow import WRITES_STABLEHLO
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
+from keras_tpu_ext._runtime.tensorflow.devices import has_tpu_kernels
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 

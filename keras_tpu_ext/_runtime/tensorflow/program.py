@@ -19,6 +19,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     gather_examples,
     has_any,
     local_layer_loss,
+    mask_metrics,
     needs_gather,
     note_shared,
     prediction_context,
@@ -28,13 +29,14 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     whole_state,
     zero_invalid_rows,
 )
-from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.cluster import TensorFlowProcessGroup
-from keras_tpu_ext._runtime.tensorflow.custom_step import predict_on_whole_batch
+from keras_tpu_ext._runtime.tensorflow.custom_step import (
+    mark_lookups_once_a_batch,
+    predict_on_whole_batch,
+    takes_whole_batch,
+)
 from keras_tpu_ext._runtime.tensorflow.devices import layout, memory_reader
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
-from keras_tpu_ext._runtime.tensorflow.model_separability import mark_lookups_once_a_batch, takes_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     as_global,
     local_as_whole,
@@ -53,12 +55,12 @@ from keras_tpu_ext._runtime.tensorflow.update import (
     accumulate_or_apply,
     flush_window,
 )
-from keras_tpu_ext._runtime.training.compile_utils import is_overridden
-from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden, loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
+from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
+from keras_tpu_ext._runtime.training.watches import NotFiniteWatch
 
 
 class TensorFlowProgram(ExactProgram):
@@ -67,7 +69,6 @@ class TensorFlowProgram(ExactProgram):
     block_patches = KERAS_PATCHES
     loss_scaler = ReplicatedLossScaler
     accumulator = GradientAccumulator
-    make_schedule = staticmethod(GraphExecutionSchedule)
     make_overflow_watch = staticmethod(ReplicatedOverflowWatch)
     not_finite_watch = staticmethod(ReplicatedNotFiniteWatch)
     separability: dict[str, Separability]  # by the name of a step, as far as it is known
@@ -383,6 +384,25 @@ class TensorFlowProgram(ExactProgram):
     def has_partial_variables(self) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""
         raise NotImplementedError
+
+
+class ReplicatedModel(ExactModel):
+    """The methods that Keras calls by name on each replica."""
+
+    def predict_step(self: Any, data: Nest) -> Nest:
+        """Predict one replica's part of the batch, which may be empty."""
+        return self._kte.predict_step(data)
+
+    def compute_loss(
+        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
+
+        A subclass may override it and compute anything from its arguments: it is then called with the joined
+        batches of all replicas, and this method returns the whole loss. In a user's own `train_step`, its value is
+        that of the whole loss, and its gradient that of the share.
+        """
+        return self._kte.compute_loss(x, y, y_pred, sample_weight, training)
 
 
 def _as_declared(x: Nest, inputs: tf.Tensor) -> Nest:

@@ -19,8 +19,7 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest, Variable
 from keras_tpu_ext._runtime.tensorflow.graph_axis import Assignment, Known, Step, of_whole_batch
 from keras_tpu_ext._runtime.tensorflow.graph_rules import Walk
-from keras_tpu_ext._runtime.tensorflow.replicas import native
-from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
+from keras_tpu_ext._runtime.tensorflow.replicas import is_per_replica, native
 
 _save_context: Any = private("tensorflow.python.saved_model.save_context:save_context")
 _UNKNOWN_SIZE = 32  # of an axis, other than that of the rows, whose size only the data know

@@ -16,13 +16,14 @@ from keras_tpu_ext._runtime.common.types import Model, Optimizer, Variable
 from keras_tpu_ext._runtime.compat import COUNTS_SKIPPED_STEPS, new_variable, path_of
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
+    assign_to_replicas,
     cross_replica_cond,
     sum_over_replicas,
+    values_of_replicas,
+    zeros_of_replicas,
 )
-from keras_tpu_ext._runtime.tensorflow.variables import assign_to_replicas, values_of_replicas, zeros_of_replicas
-from keras_tpu_ext._runtime.training.not_finite import NotFiniteWatch
-from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler
+from keras_tpu_ext._runtime.training.watches import NotFiniteWatch, OverflowWatch
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 # Variables, each with its value before the step.

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
-from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.patches import patched, temporarily
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import Functional, compiled_with, keras, save_as
 from keras_tpu_ext._runtime.training.model import ExactModel, call_exact

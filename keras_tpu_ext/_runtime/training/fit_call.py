@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_ext._runtime.common.attributes import temporarily
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
+from keras_tpu_ext._runtime.common.patches import temporarily
 from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext._runtime.compat import PyDataset, keras, tree
 from keras_tpu_ext.errors import ArgumentError

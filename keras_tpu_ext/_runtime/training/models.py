@@ -1,12 +1,23 @@
-"""Inspect Keras models: the graph, and where softmaxes, losses and metrics are computed."""
+"""Inspect Keras models: the graph, where softmaxes, losses and metrics are computed, and the gradients of a step."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 from keras_tpu_ext._runtime import compat
-from keras_tpu_ext._runtime.common.types import Layer, Model
-from keras_tpu_ext._runtime.compat import Functional, functional_of, keras, tree
+from keras_tpu_ext._runtime.common.types import Array, Layer, Model, Tensor, Variable
+from keras_tpu_ext._runtime.compat import (
+    Functional,
+    LossScaleOptimizer,
+    functional_of,
+    keras,
+    ops,
+    record_gradient,
+    scaling_as,
+    tree,
+)
 from keras_tpu_ext._runtime.compat import calls as calls
 from keras_tpu_ext._runtime.compat import clone as clone
 from keras_tpu_ext._runtime.compat import draws_random_numbers as draws_random_numbers
@@ -14,11 +25,41 @@ from keras_tpu_ext._runtime.compat import inputs_and_outputs as inputs_and_outpu
 from keras_tpu_ext._runtime.compat import path_of as path_of
 from keras_tpu_ext._runtime.compat import save_as as save_as
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session as reopened_by_clear_session
+from keras_tpu_ext._runtime.training.compile_options import activation, layer_of, loss_of
 from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
-from keras_tpu_ext._runtime.training.from_logits import activation, layer_of, loss_of
-from keras_tpu_ext._runtime.training.gradients import record_gradients as record_gradients
+
+_SETTINGS = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")
+
+
+class GradientRecorder(keras.optimizers.SGD):
+    """An optimizer that records the last gradient of each variable as its momentum, and updates no variable."""
+
+    def update_step(self: Any, gradient: Tensor, variable: Variable, *learning_rate: Tensor) -> None:
+        """Record `gradient`; slices of the same row add up."""
+        record_gradient(self, gradient, variable)
+
+
+def record_gradients(model: Model) -> Callable[[], list[Array] | None]:
+    """Replace the optimizer of a compiled model, before its first step, by one that only records gradients.
+
+    The result is a function that returns the last ones, reduced, unscaled and clipped as before, as arrays in the
+    order of the trainable variables; `None` if there are none yet.
+    """
+    own = model.optimizer
+    inner = getattr(own, "inner_optimizer", own)
+    settings = {name: getattr(inner, name) for name in _SETTINGS if hasattr(inner, name)}
+    recorder: Any = GradientRecorder(1.0, momentum=0.5, name="gradient_recorder", **settings)
+    model.optimizer = scaling_as(own, recorder) if isinstance(own, LossScaleOptimizer) else recorder
+
+    def recorded() -> list[Array] | None:
+        if not int(ops.convert_to_numpy(recorder.iterations)):
+            return None
+        return [ops.convert_to_numpy(value) for value in recorder.momentums]
+
+    return recorded
+
 
 _PLAIN = (bool, int, float, str, type(None))
 _SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v2: as `tf.nn.softmax` calls itself

@@ -16,16 +16,15 @@ from keras_tpu_ext._runtime.common.types import Callback, Layer, Model, Nest, Op
 from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
-from keras_tpu_ext._runtime.training.batch import Batch
-from keras_tpu_ext._runtime.training.compile_utils import is_overridden
-from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
+from keras_tpu_ext._runtime.training.compile_options import probabilities_taken_for_logits
+from keras_tpu_ext._runtime.training.compile_utils import LossSum, common_denominator, is_overridden
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.fit_watch import running_fit
-from keras_tpu_ext._runtime.training.from_logits import probabilities_taken_for_logits
-from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
+from keras_tpu_ext._runtime.training.progress import running_fit
+from keras_tpu_ext._runtime.training.protocols import BatchOfStep
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, Unsaved
+from keras_tpu_ext._runtime.training.watches import OverflowWatch
 from keras_tpu_ext.checks.schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
@@ -58,10 +57,10 @@ class ExactProgram(Unsaved):
         default_augment: The `augment` of the model's class that users may override; `None` for a plain Keras model.
     """
 
-    facts: Batch  # what losses and metrics ask about the batch
+    facts: BatchOfStep  # what losses and metrics ask about the batch
     block_patches: Sequence[Patch] = ()  # what is patched in a block beside `keras.Model`
     # Makes a context in which Keras's operations cost a TPU less.
-    tpu_operations: Callable[[Batch], contextlib.AbstractContextManager[None]] | None = None
+    tpu_operations: Callable[[BatchOfStep], contextlib.AbstractContextManager[None]] | None = None
     computes_for_tpu: bool  # whether the step computes in it
     loss_scaler: type[LossScaler]  # the framework's kinds
     accumulator: type[BaseGradientAccumulator]
@@ -112,8 +111,8 @@ class ExactProgram(Unsaved):
         raise NotImplementedError
 
     def make_schedule(self) -> ExecutionSchedule:
-        """Return the framework's kind of `ExecutionSchedule`."""
-        raise NotImplementedError
+        """Return the schedule of "auto"."""
+        return ExecutionSchedule()
 
     def make_overflow_watch(self, steps: int) -> OverflowWatch:
         """Return the framework's kind of `OverflowWatch`, for an optimizer that has taken `steps` steps."""

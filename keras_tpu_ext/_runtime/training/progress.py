@@ -1,18 +1,22 @@
-"""The training progress of a model, from counters that Keras keeps anyway, and the log keys in progress bars.
+"""A running `fit`: watched from its first line to its last, its progress, and the log keys in progress bars.
 
-On JAX the counters are not in the model's variables while `fit` runs; a callback that accesses `self.model` brings
-them there, and must do so in a hook that Keras calls in the main thread: a begin hook, or the one at an epoch's end.
+The progress is that of counters that Keras keeps anyway. On JAX the counters are not in the model's variables while
+`fit` runs; a callback that accesses `self.model` brings them there, and must do so in a hook that Keras calls in the
+main thread: a begin hook, or the one at an epoch's end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import install
-from keras_tpu_ext._runtime.common.types import Model, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import Callback, Model, Tensor, Variable
 from keras_tpu_ext._runtime.compat import (
     COUNTS_SKIPPED_STEPS,
     LossScaleOptimizer,
@@ -22,10 +26,95 @@ from keras_tpu_ext._runtime.compat import (
     scale_of,
 )
 from keras_tpu_ext._runtime.compat import end_names_last_batch as end_names_last_batch
-from keras_tpu_ext._runtime.training.fit_watch import finish_hooks as finish_hooks
-from keras_tpu_ext._runtime.training.fit_watch import watch_fits as watch_fits
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext.output.display import rounded
+
+FitWatch = Callable[[Model, list[Callback], float, contextlib.ExitStack], list[Any]]
+
+
+class _Fit:
+    """A call of `fit`."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.began = time.perf_counter()
+        self.has_begun = False  # and what calls `fit` again is a callback
+        self.at_end = contextlib.ExitStack()
+        self.container: Any = None  # the `CallbackList` whose hooks it calls
+
+
+_FIT: ContextVar[_Fit | None] = ContextVar("_FIT", default=None)
+_WATCHES: list[FitWatch] = []
+
+
+@contextlib.contextmanager
+def running_fit(model: Model) -> Iterator[None]:
+    """Return a context for a call of the `fit` of `model`; it may be entered again inside."""
+    outer = _FIT.get()
+    if outer is not None and outer.model is model and not outer.has_begun:
+        yield
+        return
+    fit = _Fit(model)
+    token = _FIT.set(fit)
+    try:
+        with fit.at_end:
+            yield
+    finally:
+        _FIT.reset(token)
+
+
+def watch_fits(watch: FitWatch) -> None:
+    """From now on, call `watch` when the callbacks of a `fit` are about to be called for the first time.
+
+    It gets the model, its callbacks, the `time.perf_counter` of the first line of `fit`, and a stack that is closed
+    at its end, also after an error; it returns what Keras is to call in place of the callbacks.
+    """
+    if watch not in _WATCHES:
+        _WATCHES.append(watch)
+    begin = "keras.callbacks.CallbackList.on_train_begin"  # each time: somebody may have put the stock ones back
+    install([(keras.Model, "keras.Model.fit", _fit), (keras.callbacks.CallbackList, begin, _on_train_begin)])
+
+
+def finish_hooks() -> None:
+    """Wait until hooks of the running `fit` have returned, which Keras on JAX calls in other threads.
+
+    Raises the error of one that has failed. It needs a `watch_fits` before the `fit`.
+    """
+    fit = _FIT.get()
+    for future in list(getattr(fit and fit.container, "_futures", ())):
+        future.result()
+
+
+def _fit(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> object:
+        with running_fit(self):
+            return stock(self, *args, **kwargs)
+
+    return fit
+
+
+def _on_train_begin(stock: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(stock)
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        fit = _FIT.get()
+        if fit is not None and fit.model is self.model and not fit.has_begun:
+            fit.has_begun, fit.container = True, self
+            before = self.callbacks
+            for watch in _WATCHES:
+                self.callbacks = watch(fit.model, list(self.callbacks), fit.began, fit.at_end)
+            fit.at_end.callback(_put_back, self, before, self.callbacks, len(self.callbacks))
+        stock(self, logs)
+
+    return on_train_begin
+
+
+def _put_back(container: Any, callbacks: list[Callback], called: list[Any], count: int) -> None:
+    """Give a `CallbackList` its callbacks back, and those that it got during the `fit`."""
+    if container.callbacks is called:
+        callbacks += called[count:]
+        container.callbacks = callbacks
+
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
 _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}

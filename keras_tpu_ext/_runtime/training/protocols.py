@@ -6,19 +6,27 @@ What all runtimes have in common needs no protocol: `models`, `progress` and `wa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from keras_tpu_ext._runtime.common.compiles import CompileWatch
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, Step
+from keras_tpu_ext._runtime.common.executions import CompileWatch, Execution, Interception, Step
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
-from keras_tpu_ext._runtime.common.saved_programs import SavedProgram
-from keras_tpu_ext._runtime.common.types import Array, Layer, Model, Nest, Strategy, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import (
+    Array,
+    Layer,
+    Metric,
+    Model,
+    Nest,
+    SameNest,
+    Strategy,
+    Tensor,
+    Variable,
+)
 from keras_tpu_ext._runtime.common.values import (
     ArrayGroup,
     ChooseMesh,
@@ -31,6 +39,7 @@ from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 _T = TypeVar("_T")
+_Rows = TypeVar("_Rows", bound="Tensor | None")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -166,6 +175,52 @@ class Batch(Protocol):
 
     def has_local_statistics(self, normalization: Layer) -> bool:
         """Return True if a `BatchNormalization` takes its moments from the replica's part of the batch only."""
+
+
+class BatchOfStep(Batch, Protocol):
+    """The batch of the running step, for losses and metrics: what they need to know about it and the replicas."""
+
+    def num_replicas(self) -> int:
+        """Return the number of replicas that the current data is split over."""
+
+    def needs_gather(self) -> bool:
+        """Return whether this replica's data are not exactly the examples of the batch."""
+
+    def is_padded(self) -> bool:
+        """Return whether some rows may not be examples."""
+
+    def gather_examples(self, data: SameNest) -> SameNest:
+        """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
+
+    def whole_batch_view(self) -> AbstractContextManager[None]:
+        """Return a context manager within which this replica holds what `gather_examples` returns."""
+
+    def whole_state(self, metrics: Callable[[], Iterable[Metric]]) -> AbstractContextManager[None]:
+        """Return a context manager within which the variables of `metrics` hold the values kept on all replicas."""
+
+    def on_some_row(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return `function`, called with a row where this replica has none; the values of that row are cut off."""
+
+    def is_row_by_row(self, function: Callable[..., Nest], specs: Sequence[Nest]) -> bool:
+        """Return whether results of `function` for a row, on tensors like `specs`, depend on that row alone."""
+
+    def keeps_sums(self, update: Callable[..., Nest], specs: Sequence[Nest], variables: Iterable[Variable]) -> bool:
+        """Return whether an update of a metric's `variables` adds to each a sum over the rows, and nothing else."""
+
+    def valid_rows_of(self, values: Tensor) -> Tensor | None:
+        """Return for each row of `values` whether it counts; `None` if every row does."""
+
+    def zero_invalid_rows(self, values: Tensor) -> Tensor:
+        """Return `values` with zeros in padded rows."""
+
+    def select_valid_rows(self, values: _Rows) -> _Rows:
+        """Return `values`, a tensor or `None`, without padded rows."""
+
+    def valid_fraction(self) -> Tensor | float:
+        """Return the fraction of this replica's rows that are examples."""
+
+    def static_examples(self, rows: int | None) -> int | None:
+        """Return the number of rows here that Keras would know to be examples, given the static number of rows."""
 
 
 class Ops(Protocol):
@@ -328,16 +383,6 @@ class Probes(Protocol):
         """Return a context whose span a running profiler records under a name, with the number of a step."""
 
 
-class SavedPrograms(Protocol):
-    """Programs that were compiled before, perhaps elsewhere."""
-
-    def facts_of(self, strategy: Strategy, *, are_here: bool = True) -> dict[str, str]:
-        """Return what programs for a strategy are compiled for: its mesh and, if they are here, its devices."""
-
-    def offer(self, programs: Sequence[SavedProgram], facts: Mapping[str, str]) -> None:
-        """Use these programs, on devices with these facts, in place of compiling, for good."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Runtime:
     """What a package of `_runtime` gives the rest of this package; mypy checks its modules (PEP 544)."""
@@ -355,5 +400,7 @@ class Runtime:
     tpu_operations: Callable[[], AbstractContextManager[None]] | None
     # Computes a call of a layer again in the backward pass; see `jax/remat.py`. `None` but on JAX.
     remat: Callable[..., Nest] | None
-    saved_programs: SavedPrograms | None  # `None` but on JAX
+    saved_programs: (
+        ModuleType | None
+    )  # programs that were compiled before, `jax/saved_programs.py`; `None` but on JAX
     message_terms: MessageTerms

@@ -13,13 +13,11 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError
 from keras_tpu_ext._runtime.common.random_state import fingerprint_of_random_state, random_state, set_random_state
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
 from keras_tpu_ext._runtime.common.values import Place
 from keras_tpu_ext._runtime.compat import tree
-from keras_tpu_ext._runtime.training.batch_source import Source
-from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
+from keras_tpu_ext._runtime.training.batch_source import CannotSaveError, IndexedBatches, Source
 from keras_tpu_ext.errors import CheckpointError
 
 

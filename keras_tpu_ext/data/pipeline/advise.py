@@ -7,8 +7,7 @@ from typing import Any
 from keras_tpu_ext import hardware
 from keras_tpu_ext.checks.arguments import integer
 from keras_tpu_ext.data._tensorflow import check_dataset
-from keras_tpu_ext.data.pipeline.advice import Advice
-from keras_tpu_ext.data.pipeline.findings import find
+from keras_tpu_ext.data.pipeline.findings import Advice, find
 
 
 def advise(dataset: Any, *, replicas: int = 1, tpu: str | bool = "auto") -> Advice:

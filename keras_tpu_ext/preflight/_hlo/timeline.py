@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_of, is_collective, start_of
 from keras_tpu_ext.preflight._hlo.flops import digest_of, flops_of, is_kernel, kernel_flops, visits_of
 from keras_tpu_ext.preflight._hlo.kernel_schedule import KernelCycles
-from keras_tpu_ext.preflight._hlo.loops import trip_count
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
-from keras_tpu_ext.preflight._hlo.vector_work import OPERATIONS, vector_work
 from keras_tpu_ext.preflight.results import Bound
 from keras_tpu_ext.preflight.targets import Target
 
@@ -25,8 +25,23 @@ _NO_OPS = frozenset(
 _COPY_START, _COPY_DONE = ("copy-start", "slice-start"), ("copy-done", "slice-done")
 _ASYNC = ("async-start", "async-update", "async-done")
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
+# Operations of the vector units on each number, roughly: XLA expands the others into these. A random word is
+# Threefry's 20 rounds for two words, and the words of the key: of a hardware's generator less is not known.
+_OPERATIONS = {
+    **dict.fromkeys(
+        "add subtract multiply maximum minimum negate abs compare select and or not xor clamp convert reduce "  # noqa: SIM905
+        "shift-left shift-right-logical shift-right-arithmetic floor ceil sign is-finite popcnt".split(),
+        1,
+    ),
+    **dict.fromkeys("exponential rsqrt sqrt logistic tanh".split(), 4),  # noqa: SIM905
+    **dict.fromkeys("divide log exponential-minus-one log-plus-one cbrt remainder".split(), 8),  # noqa: SIM905
+    **dict.fromkeys("power erf sine cosine tan atan2".split(), 20),  # noqa: SIM905
+    "rng-bit-generator": 36,
+}
+# Those that make random bits; each xor and shift goes with an addition or a product.
+_OF_RANDOM_BITS = {"rng-bit-generator": 36, "xor": 2, "shift-left": 2, "shift-right-logical": 2}
 # What reads and writes numbers in their order, with operations of which the vector units' time is known.
-_IN_ORDER = _NO_OPS | OPERATIONS.keys() | {"broadcast", "concatenate", "copy", "fusion", "pad", "slice"}
+_IN_ORDER = _NO_OPS | _OPERATIONS.keys() | {"broadcast", "concatenate", "copy", "fusion", "pad", "slice"}
 
 Correction = Literal["copies", "collectives"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
@@ -319,3 +334,89 @@ def _accessed_rows(arrays: list[Shape], instruction: Instruction, opcodes: set[s
         return arrays
     table = max(tables, key=lambda shape: shape.padded_bytes)
     return [*(shape for shape in arrays if shape is not table), *instruction.shape.leaves()]
+
+
+_WHOLE = re.compile(r"-?\d+")
+_SAME_VALUE = ("copy", "bitcast", "convert", "reshape")
+
+
+def trip_count(loop: Instruction, computation: Computation, module: Module) -> int | None:
+    """Return the number of iterations of a loop in a computation; `None` if the module does not say."""
+    if loop.trip_count is not None:
+        return loop.trip_count
+    # The compiler states no count for loops that hide a collective behind the parts of a matrix product.
+    condition, body = (module.computations[loop.called_computations[role]] for role in ("condition", "body"))
+    compared = condition.root
+    if compared.opcode != "compare" or "direction=LT" not in compared.attributes or len(compared.operands) != 2:
+        return None
+    counter, limit = _element(compared.operands[0], condition), _constant(compared.operands[1], condition)
+    first = _constant_in(loop.operands[0], counter, computation)
+    step = _step(body, counter)
+    if limit is None or first is None or not step or step < 0:
+        return None
+    return max(-(-(limit - first) // step), 0)
+
+
+def _step(body: Computation, counter: int | None) -> int | None:
+    """Return the number that an iteration adds to an element of the loop's state."""
+    if counter is None or body.root.opcode != "tuple" or counter >= len(body.root.operands):
+        return None
+    after = _origin(body.root.operands[counter], body)
+    if after is None or after.opcode != "add":
+        return None
+    for before, added in (after.operands, after.operands[::-1]):
+        if _element(before, body) == counter:
+            return _constant(added, body)
+    return None
+
+
+def _element(name: str, computation: Computation) -> int | None:
+    """Return which element of a loop's state a name stands for; `None` if it stands for something else."""
+    found = _origin(name, computation)
+    if found is None or found.element is None or computation.by_name[found.operands[0]].opcode != "parameter":
+        return None
+    return found.element
+
+
+def _constant_in(name: str, element: int | None, computation: Computation) -> int | None:
+    """Return the constant that is an element of a tuple; `None` if it is not a constant."""
+    made = computation.by_name.get(name)
+    if made is None or made.opcode != "tuple" or element is None or element >= len(made.operands):
+        return None
+    return _constant(made.operands[element], computation)
+
+
+def _constant(name: str, computation: Computation) -> int | None:
+    found = _origin(name, computation)
+    if found is None or found.opcode != "constant" or not _WHOLE.fullmatch(found.literal):
+        return None
+    return int(found.literal)
+
+
+def _origin(name: str, computation: Computation) -> Instruction | None:
+    """Return the instruction that makes a value, looking through instructions that do not change it."""
+    found = computation.by_name.get(name)
+    while found is not None and found.opcode in _SAME_VALUE:
+        found = computation.by_name.get(found.operands[0])
+    return found
+
+
+class VectorWork(NamedTuple):
+    """Operations on numbers of 32 bits, in one run of an instruction."""
+
+    operations: float
+    random: float  # those of them that make random bits, as far as they can be told
+
+
+def vector_work(instruction: Instruction, computation: Computation, module: Module) -> VectorWork:
+    """Return the work of an instruction of a computation, or of what it calls if it is a fusion."""
+    inner = [(computation, instruction)]
+    if instruction.opcode == "fusion":
+        inner = [(called, one) for called in module.called_computations(instruction) for one in called.instructions]
+    operations = random = 0
+    for called, one in inner:
+        shapes = called.operand_shapes(one) if one.opcode == "reduce" else [one.shape]
+        numbers = sum(math.prod(leaf.dimensions) for shape in shapes for leaf in shape.leaves())
+        operations += _OPERATIONS.get(one.opcode, 0) * numbers
+        random += _OF_RANDOM_BITS.get(one.opcode, 0) * numbers
+    return VectorWork(operations, min(random, operations))

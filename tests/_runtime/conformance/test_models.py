@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.training.from_logits import expects_logits, output_activations
+from keras_tpu_ext._runtime.training.compile_options import expects_logits, output_activations
 
 models = _runtime.models
 

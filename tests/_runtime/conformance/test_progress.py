@@ -89,7 +89,7 @@ def test_it_counts_examples_and_knows_the_index_of_a_batch(trained):
 
 
 def test_a_fit_is_watched_from_its_first_line_to_its_last(make, rows, monkeypatch):
-    monkeypatch.setattr("keras_tpu_ext._runtime.training.fit_watch._WATCHES", [])
+    monkeypatch.setattr("keras_tpu_ext._runtime.training.progress._WATCHES", [])
     seen = []
 
     class Watched(keras.callbacks.Callback):
@@ -108,7 +108,7 @@ def test_a_fit_is_watched_from_its_first_line_to_its_last(make, rows, monkeypatc
 
 
 def test_a_stock_method_that_somebody_put_back_is_patched_again(make, rows, monkeypatch):
-    monkeypatch.setattr("keras_tpu_ext._runtime.training.fit_watch._WATCHES", [])
+    monkeypatch.setattr("keras_tpu_ext._runtime.training.progress._WATCHES", [])
     seen = []
 
     def watch(model, callbacks, began, at_end):

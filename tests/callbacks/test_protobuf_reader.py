@@ -1,6 +1,6 @@
 import pytest
 
-from keras_tpu_ext._runtime.common.protobuf_reader import Message
+from keras_tpu_ext.callbacks._xplane import Message
 from protobuf_writer import message, varint
 
 pytestmark = pytest.mark.gate_on("keras3_jax")

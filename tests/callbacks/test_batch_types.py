@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_tpu_ext._runtime.common.batch_types import types_of
+from keras_tpu_ext.callbacks._compile_reason import types_of
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 

@@ -1,23 +1,32 @@
-"""Keras 2's compiled loss, with each replica returning its part of the loss of the whole batch."""
+"""Keras 2's compiled loss and metrics, exact over replicas and without rows that are no examples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import Metric, Nest
+from keras_tpu_ext._runtime.compat import mask_of
+from keras_tpu_ext._runtime.compat.autograph import converted
 from keras_tpu_ext._runtime.compat.keras2 import private
-from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
+from keras_tpu_ext._runtime.tensorflow import batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, note_shared
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
-from keras_tpu_ext._runtime.training.compile_utils import LocalLoss
+from keras_tpu_ext._runtime.training.compile_utils import (
+    LocalLoss,
+    is_function,
+    reduces_batch,
+    runs_own_code,
+    update_metric,
+)
+from keras_tpu_ext._runtime.training.protocols import BatchOfStep
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
 _LossesContainer: Any = private("engine.compile_utils:LossesContainer")
+_MetricsContainer: Any = private("engine.compile_utils:MetricsContainer")
 
 
 class LocalLosses(list[Any]):
@@ -44,7 +53,7 @@ class ExactLosses(_LossesContainer):
         """Resolve the user's losses as Keras does, then make each return its local part."""
         super().build(y_pred)
         self._losses = [
-            None if loss is None else Keras2LocalLoss(loss, _tf_batch, tracker)
+            None if loss is None else Keras2LocalLoss(loss, batch, tracker)
             for loss, tracker in zip(self._losses, self._per_output_metrics, strict=True)
         ]
 
@@ -90,12 +99,7 @@ class ExactLosses(_LossesContainer):
 
 
 class Keras2LocalLoss(LocalLoss):
-    """A `LocalLoss` with the reductions of Keras 2, which weights every batch by its rows."""
-
-    def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
-        unreduced = super()._unreduced(call)
-        unreduced.reduction = "none"
-        return unreduced
+    """A `LocalLoss` of Keras 2, which weights every batch by its rows."""
 
     def _weight_of_batch(self, y_pred: tf.Tensor) -> tf.Tensor:
         return _examples(_rows(tf.nest.flatten(y_pred)[0]))
@@ -113,7 +117,7 @@ def _track(tracker: Any, share: tf.Tensor, rows: tf.Tensor) -> None:
     dtype = tracker.total.dtype
     total, weight = tf.cast(total, dtype), tf.cast(weight, dtype)
     if share.shape.rank:
-        weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.valid_fraction(), dtype) * total
+        weight = tf.cast(tf.size(share), dtype) * tf.cast(batch.valid_fraction(), dtype) * total
     # Where every replica has the whole loss, one without examples must add none of it, even if it is infinite.
     _count(tracker, tf.math.multiply_no_nan(tf.cast(tf.reduce_sum(share), dtype), total), weight)
 
@@ -130,3 +134,44 @@ def _rows(values: tf.Tensor) -> tf.Tensor:
 def _examples(rows: tf.Tensor) -> tf.Tensor:
     """Return the number of this replica's examples in the current batch; `rows` if no step runs."""
     return tf.cast(rows if BATCH.examples is None else BATCH.examples, tf.float32)
+
+
+class ExactMetrics(_MetricsContainer):
+    """A `MetricsContainer` that counts only rows that are examples in any metric, weighted or not."""
+
+    @classmethod
+    def attach(cls, compiled: Any) -> None:
+        """Turn the container that `compile` has created into this class."""
+        compiled.__class__ = cls
+
+    def update_state(self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None) -> None:
+        """Update every metric with one batch."""
+        y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
+        if not self._built:
+            self.build(y_pred, self._conform_to_outputs(y_pred, y_true))
+        if not batch.needs_gather() or not (batch.is_padded() or any(map(runs_own_code, self.metrics))):
+            super().update_state(y_true, y_pred, sample_weight)
+            return
+        y_true = self._conform_to_outputs(y_pred, y_true)
+        sample_weight = self._conform_to_outputs(y_pred, sample_weight)
+        parts = [tf.nest.flatten(part) for part in (y_true, y_pred, sample_weight)]
+        for true, predicted, weight, of_output, weighted in zip(
+            *parts, self._metrics, self._weighted_metrics, strict=False
+        ):
+            if true is None:  # of an output without targets
+                continue
+            true, predicted, weight = _compile_utils.match_dtype_and_rank(true, predicted, weight)
+            mask = mask_of(predicted)
+            weight = _losses_utils.apply_mask(predicted, weight, mask)
+            for metrics, row_weight in ((of_output, mask), (weighted, weight)):
+                for metric in metrics:
+                    if metric is not None:
+                        update_metric(metric, batch, true, predicted, row_weight, reduces=_reduces_batch)
+
+
+def _reduces_batch(metric: Metric, batch: BatchOfStep, true: tf.Tensor, predicted: tf.Tensor) -> bool:
+    """Ask with the arguments as Keras passes them to a metric's function: all in the metric's own dtype."""
+    if not is_function(metric):
+        return False
+    arguments = tf.cast(true, metric.dtype), tf.cast(predicted, metric.dtype)
+    return converted(reduces_batch)(metric, batch, *arguments)
