@@ -288,6 +288,10 @@ def accumulating():
     return model(gradient_accumulation_steps=4, loss_scale="dynamic")
 
 
+def scaling():
+    return model(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.02), dynamic_growth_steps=3))
+
+
 def several_steps():
     return model(steps_per_execution=2)
 
@@ -301,7 +305,12 @@ def a_tpu_model():
 
 
 @pytest.mark.parametrize(
-    "made", [accumulating, *(pytest.param(made, marks=LATER) for made in (several_steps, a_tpu_model))]
+    "made",
+    [
+        accumulating,
+        pytest.param(scaling, marks=[LATER, pytest.mark.runtimes("keras3_tf", "keras3_jax")]),
+        *(pytest.param(made, marks=LATER) for made in (several_steps, a_tpu_model)),
+    ],
 )
 def test_models(made, tmp_path):
     check_goes_on(tmp_path, "arrays", 2 if made is several_steps else 9, made=made)

@@ -36,8 +36,9 @@ class Keras3Program(ExactProgram):
             ExactMetrics.attach(model._compile_metrics, batch)
 
     def build_optimizer(self) -> None:
-        """Make the optimizer's variables."""
-        self.model.optimizer.build(self.model.trainable_variables)
+        """Make the optimizer's variables, once: a `LossScaleOptimizer` would add its own anew."""
+        if not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
 
     def backup_epoch(self, backup: Callback) -> int:
         """Return the number of epochs after which a `BackupAndRestore` resumes training."""
