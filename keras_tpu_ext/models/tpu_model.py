@@ -19,7 +19,7 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
 
     However a batch is split, the loss is the mean over the whole batch: `sample_weight`, first or last batches that
     do not divide evenly, and replicas that get no examples are exact in `fit`, `evaluate` and `predict`. The
-    mathematics is in `_runtime/training/compile_utils.py`. Build and compile it inside `strategy_scope()`;
+    mathematics is in `_runtime/training/denominator.py`. Build and compile it inside `strategy_scope()`;
     without one it is a `keras.Model` like any other.
 
     Create it like a `keras.Model`: from inputs and outputs, or by subclassing with your own `call`.

@@ -11,7 +11,7 @@ import pytest
 from keras.src.backend.common.masking import set_keras_mask
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.jax import attention
+from keras_tpu_ext._runtime.jax import attention, splash
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext.testing import as_on_tpu
@@ -213,18 +213,18 @@ def test_of_a_layer_with_a_window(kind, masks):
 @pytest.mark.parametrize(
     ("mask", "blocks"),
     [
-        (attention.Mask(), "blocks_4_of_4_in_2"),
-        (attention.Mask(after=0), "blocks_3_of_4_in_2"),
-        (attention.Mask(before=511, after=0), "blocks_7_of_16_in_4"),
-        (attention.Mask(before=512, after=512), "blocks_10_of_16_in_4"),
+        (splash.Mask(), "blocks_4_of_4_in_2"),
+        (splash.Mask(after=0), "blocks_3_of_4_in_2"),
+        (splash.Mask(before=511, after=0), "blocks_7_of_16_in_4"),
+        (splash.Mask(before=512, after=512), "blocks_10_of_16_in_4"),
     ],
 )
 def test_blocks_that_the_kernel_visits(mask, blocks):
-    assert attention.visited_blocks(mask, 2048, 2048, 64) == blocks
+    assert splash.visited_blocks(mask, 2048, 2048, 64) == blocks
 
 
 def test_blocks_of_deep_heads_are_smaller():
-    assert attention.visited_blocks(attention.Mask(), 2048, 2048, 256) == "blocks_16_of_16_in_4"
+    assert splash.visited_blocks(splash.Mask(), 2048, 2048, 256) == "blocks_16_of_16_in_4"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops
 from keras.src.losses.loss import apply_mask, reduce_weighted_values
 
-from keras_tpu_ext._runtime.training.compile_utils import loss_sum
+from keras_tpu_ext._runtime.training.denominator import loss_sum
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
 

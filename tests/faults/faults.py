@@ -63,7 +63,7 @@ class Fault:
 _LOSS = (
     Fault(
         "mask-not-in-the-denominator-of-a-mean",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "ops.divide_no_nan(count * valid, entries)",
         "count",
         _ALL,
@@ -71,7 +71,7 @@ _LOSS = (
     ),
     Fault(
         "weighted-mean-divides-by-the-number-of-elements",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "return batch.sum_over_replicas([ops.sum(functools.reduce(operator.mul, parts))])[0]",
         "return batch.sum_over_replicas([number_of_elements(values, batch)])[0]",
         _KERAS3,  # Keras 2 has no such reduction
@@ -79,7 +79,7 @@ _LOSS = (
     ),
     Fault(
         "weighted-mean-divides-by-the-replicas-own-weights",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "return batch.sum_over_replicas([ops.sum(functools.reduce(operator.mul, parts))])[0]",
         "return ops.sum(functools.reduce(operator.mul, parts))",
         ("keras3_tf",),
@@ -87,7 +87,7 @@ _LOSS = (
     ),
     Fault(
         "mean-divides-by-the-replicas-own-count",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "batch.sum_over_replicas([number_of_elements(values, batch)])",
         "[number_of_elements(values, batch)]",
         ("keras3_tf", *_KERAS2),
@@ -103,7 +103,7 @@ _LOSS = (
     ),
     Fault(
         "a-window-without-tokens-forgets-the-regularisers",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "return ops.where(ops.equal(denominator, 0), ops.ones_like(denominator) * 2.0**-64, denominator)",
         "return denominator",
         _KERAS3,  # on Keras 2 a masked mean of nothing is NaN
@@ -111,7 +111,7 @@ _LOSS = (
     ),
     Fault(
         "outputs-with-masks-of-their-own-have-one-denominator",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "self.counted[0] == other.counted[0] and all(one is another for one, another in pairs)",
         "self.counted[0] == other.counted[0]",
         _JAX,
@@ -127,7 +127,7 @@ _LOSS = (
     ),
     Fault(
         "padded-rows-count-in-the-denominator",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         " * batch.valid_fraction()",
         "",
         _ALL,
@@ -135,7 +135,7 @@ _LOSS = (
     ),
     Fault(
         "mask-of-padded-rows-counts",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         'ops.sum(ops.cast(batch.zero_invalid_rows(mask), "float32"))',
         'ops.sum(ops.cast(mask, "float32"))',
         _ALL,
@@ -143,7 +143,7 @@ _LOSS = (
     ),
     Fault(
         "mask-of-padded-rows-counts-in-a-weighted-mean",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "None if mask is None else batch.zero_invalid_rows(mask)",
         "mask",
         _KERAS3,
@@ -151,7 +151,7 @@ _LOSS = (
     ),
     Fault(
         "weighted-mean-without-any-weight-is-nan",
-        "_runtime/training/compile_utils.py",
+        "_runtime/training/denominator.py",
         "ops.where(ops.equal(divisor, 0), ops.ones_like(divisor), divisor)",
         "divisor",
         _KERAS3,
@@ -1285,7 +1285,7 @@ _ON_TPU = ("tests/_runtime/test_jax_attention.py",)
 _ATTENTION = (
     Fault(
         "attention-of-a-tpu-is-causal",
-        "_runtime/jax/attention.py",
+        "_runtime/jax/splash.py",
         "one: Any = masks.FullMask(lengths)",
         "one: Any = masks.CausalMask(lengths)",
         _JAX,
@@ -1301,7 +1301,7 @@ _ATTENTION = (
     ),
     Fault(
         "attention-of-a-tpu-is-not-capped",
-        "_runtime/jax/attention.py",
+        "_runtime/jax/splash.py",
         "attn_logits_soft_cap=cap,",
         "attn_logits_soft_cap=None,",
         _JAX,

@@ -31,7 +31,7 @@ BREAKS = {
     "mean_with_sample_weight where a replica has no weight": (
         Case(reduction="mean_with_sample_weight", weights="half of them zero", replicas=2),
         "update",
-        "loss_sum in training/compile_utils.py",
+        "loss_sum in training/denominator.py",
     ),
     "an inf on one replica": (
         Case(scale="LossScaleOptimizer", overflow="overflow"),

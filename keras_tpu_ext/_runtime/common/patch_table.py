@@ -41,7 +41,7 @@ jax/scope.py
   block: keras.src.models.model.Trainer.__init__: a model keeps its distribution
   process: a plain model's fit, evaluate, predict, train_on_batch, test_on_batch, predict_on_batch: with `exact=False`
     it runs on its own distribution, also after the block
-jax/layouts.py
+jax/sharded_parallel.py
   block: keras.layers.Layer.add_weight: a weight's layout depends on its layer
 jax/exact_operations.py
   call: keras.src.backend.jax.nn.conv, depthwise_conv, conv_transpose: XLA sums gradients of partly replicated

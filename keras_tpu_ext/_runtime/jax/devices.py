@@ -29,7 +29,6 @@ from keras_tpu_ext._runtime.common.values import ArrayGroup, DeviceUse, OpenedSt
 from keras_tpu_ext._runtime.compat.keras3_jax import broadcast_seed, jax_mesh
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
-from keras_tpu_ext._runtime.jax.layouts import shard as shard
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
 from keras_tpu_ext._runtime.jax.scope import data_parallel, distribution_of
@@ -38,6 +37,7 @@ from keras_tpu_ext._runtime.jax.scope import distribute as distribute
 from keras_tpu_ext._runtime.jax.scope import num_devices as num_devices
 from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime.jax.scope import scope as scope
+from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
 from keras_tpu_ext._runtime.jax.traced_devices import as_on_tpu as as_on_tpu
 from keras_tpu_ext._runtime.jax.training_state import all_variables
 from keras_tpu_ext.errors import HardwareUnusableWarning, ScopeError, TpuUnusableError

@@ -57,7 +57,7 @@ from keras_tpu_ext._runtime.jax.update import (
 from keras_tpu_ext._runtime.keras3.data_adapter import enumerate_executions
 from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses, reduced, track_all_variables
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
-from keras_tpu_ext._runtime.training.compile_utils import recording
+from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of

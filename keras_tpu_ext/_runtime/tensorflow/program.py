@@ -55,7 +55,8 @@ from keras_tpu_ext._runtime.tensorflow.update import (
     accumulate_or_apply,
     flush_window,
 )
-from keras_tpu_ext._runtime.training.compile_utils import is_overridden, loss_sum, no_tokens, recording
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden
+from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from keras_tpu_ext._runtime.common.types import Layer, Loss, Model
 from keras_tpu_ext._runtime.compat import functional_of, keras
-from keras_tpu_ext._runtime.training.compile_utils import is_of_keras, is_overridden, no_tokens
+from keras_tpu_ext._runtime.training.compile_utils import is_of_keras, is_overridden
+from keras_tpu_ext._runtime.training.denominator import no_tokens
 from keras_tpu_ext._runtime.training.step_state import LossScale
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError

@@ -17,7 +17,8 @@ from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
 from keras_tpu_ext._runtime.training.compile_options import probabilities_taken_for_logits
-from keras_tpu_ext._runtime.training.compile_utils import LossSum, common_denominator, is_overridden
+from keras_tpu_ext._runtime.training.compile_utils import is_overridden
+from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup

@@ -20,7 +20,7 @@ KERNEL = 'custom_call_target="tpu_custom_call"'
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
 # Number of products with the keys' and with the values' depth in each pass: backward passes recompute the scores.
 _PRODUCTS: Mapping[str, tuple[int, int]] = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2), "fused": (3, 2)}
-# How `_runtime/jax/attention.py` names the part of the blocks that a mask needs, and the number of their rows.
+# How `_runtime/jax/splash.py` names the part of the blocks that a mask needs, and the number of their rows.
 _BLOCKS = re.compile(r"\bblocks_(\d+)_of_(\d+)_in_(\d+)\b")
 _QUERY, _KEY, _VALUE = range(3)
 

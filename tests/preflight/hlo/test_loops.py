@@ -2,8 +2,8 @@
 
 import pytest
 
+from keras_tpu_ext.preflight._hlo.loops import trip_count
 from keras_tpu_ext.preflight._hlo.module import Module
-from keras_tpu_ext.preflight._hlo.timeline import trip_count
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
