@@ -22,14 +22,13 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
+from keras_tpu_ext._runtime.jax import devices as _devices
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, Method, first_execution, grouped_data
-from keras_tpu_ext._runtime.jax.devices import memory_reader
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
 from keras_tpu_ext._runtime.jax.layouts import (
     choose_layout,
     lay_out_variables,
-    layout,
     move_to,
     variables_of,
     warn_of_layouts,
@@ -61,7 +60,6 @@ from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
-from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext.errors import ArgumentError
 
 
@@ -69,6 +67,8 @@ class JaxProgram(Keras3Program):
     """The `ExactProgram` of Keras 3 on JAX."""
 
     facts = _batch
+    devices = _devices
+    can_shard = True
     process_group = staticmethod(JaxProcessGroup)
     loss_scaler = StatelessLossScaler
     accumulator = GradientAccumulator
@@ -243,10 +243,6 @@ class JaxProgram(Keras3Program):
             exact_operations(TracedDevices.of(distribution_of(self.model))),
         ):
             yield
-
-    def explained_out_of_memory(self, call: FitCall) -> contextlib.AbstractContextManager[None]:
-        """Return the context that explains a lack of memory."""
-        return explained_out_of_memory(call, self.model, layout, memory_reader, can_shard=True)
 
     def prepare(self, call: FitCall) -> None:
         """Let `predict` read groups of batches; `fit` and `evaluate` get them when the model is built."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, without_own_weights
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     KERAS_PATCHES,
@@ -35,7 +36,6 @@ from keras_tpu_ext._runtime.tensorflow.custom_step import (
     predict_on_whole_batch,
     takes_whole_batch,
 )
-from keras_tpu_ext._runtime.tensorflow.devices import layout, memory_reader
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     as_global,
@@ -57,9 +57,7 @@ from keras_tpu_ext._runtime.tensorflow.update import (
 )
 from keras_tpu_ext._runtime.training.compile_utils import is_overridden
 from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
-from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel
-from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.watches import NotFiniteWatch
 
@@ -67,6 +65,7 @@ from keras_tpu_ext._runtime.training.watches import NotFiniteWatch
 class TensorFlowProgram(ExactProgram):
     """An `ExactProgram` in which every replica works on its part of the global loss."""
 
+    devices = _devices
     block_patches = KERAS_PATCHES
     loss_scaler = ReplicatedLossScaler
     accumulator = GradientAccumulator
@@ -187,10 +186,6 @@ class TensorFlowProgram(ExactProgram):
             (weight,) = sum_over_replicas([BATCH.examples])
         gradients = self._gradients(loss, variables, optimizer, tape)
         accumulate_or_apply(self.model, gradients, variables, optimizer, weight)
-
-    def explained_out_of_memory(self, call: FitCall) -> contextlib.AbstractContextManager[None]:
-        """Return the context that explains a lack of memory."""
-        return explained_out_of_memory(call, self.model, layout, memory_reader, can_shard=False)
 
     def own_scope(self) -> contextlib.AbstractContextManager[object]:
         """Return the scope of the model's strategy."""

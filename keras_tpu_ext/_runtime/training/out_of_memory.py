@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keras_tpu_ext._runtime.common.layouts import ModelLayout
@@ -12,6 +12,7 @@ from keras_tpu_ext._runtime.common.out_of_memory import OutOfMemory, read_out_of
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.common.values import DeviceUse
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.protocols import Devices
 from keras_tpu_ext.errors import DeviceMemoryError
 from keras_tpu_ext.output.display import memory_size
 
@@ -20,14 +21,7 @@ _PLURAL = {"weight": "weights", "optimizer": "optimizer state", "accumulator": "
 
 
 @contextlib.contextmanager
-def explained_out_of_memory(
-    call: FitCall,
-    model: Model,
-    layout: Callable[[Model], ModelLayout],
-    reader: Callable[[Model], Callable[[], list[DeviceUse]]],
-    *,
-    can_shard: bool,
-) -> Iterator[None]:
+def explained_out_of_memory(call: FitCall, model: Model, devices: Devices, *, can_shard: bool) -> Iterator[None]:
     """Say what filled the memory, if the block fails for lack of it.
 
     Raises:
@@ -40,7 +34,7 @@ def explained_out_of_memory(
         found = None if isinstance(error, DeviceMemoryError) else read_out_of_memory(str(error))
         if found is not None and found.is_certain:
             with contextlib.suppress(Exception):  # the explanation must not hide the error
-                text = _text(found, call, layout(model), reader(model)(), can_shard=can_shard)
+                text = _text(found, call, devices.layout(model), devices.memory_reader(model)(), can_shard=can_shard)
                 explained = _in_the_class_of(error, text)
         if explained is None:
             raise

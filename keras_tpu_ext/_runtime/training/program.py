@@ -21,9 +21,10 @@ from keras_tpu_ext._runtime.training.compile_utils import is_overridden
 from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.out_of_memory import explained_out_of_memory
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext._runtime.training.progress import running_fit
-from keras_tpu_ext._runtime.training.protocols import BatchOfStep
+from keras_tpu_ext._runtime.training.protocols import BatchOfStep, Devices
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, Unsaved
 from keras_tpu_ext._runtime.training.watches import OverflowWatch
 from keras_tpu_ext.checks.schema import shown
@@ -59,6 +60,8 @@ class ExactProgram(Unsaved):
     """
 
     facts: BatchOfStep  # what losses and metrics ask about the batch
+    devices: Devices
+    can_shard = False  # whether a model may be sharded over them
     block_patches: Sequence[Patch] = ()  # what is patched in a block beside `keras.Model`
     # Makes a context in which Keras's operations cost a TPU less.
     tpu_operations: Callable[[BatchOfStep], contextlib.AbstractContextManager[None]] | None = None
@@ -98,10 +101,6 @@ class ExactProgram(Unsaved):
         if not self.computes_for_tpu or self.tpu_operations is None:
             return contextlib.nullcontext()
         return self.tpu_operations(self.facts)
-
-    def explained_out_of_memory(self, call: FitCall) -> contextlib.AbstractContextManager[None]:
-        """Return the context that says what filled the memory of a device, if the call fails for lack of it."""
-        raise NotImplementedError
 
     def own_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the model was built, where its variables belong."""
@@ -256,7 +255,7 @@ class ExactProgram(Unsaved):
             with contextlib.ExitStack() as stack:
                 if method == "fit":
                     stack.enter_context(running_fit(self.model))
-                stack.enter_context(self.explained_out_of_memory(call))
+                stack.enter_context(explained_out_of_memory(call, self.model, self.devices, can_shard=self.can_shard))
                 stack.enter_context(group.take_part(call, self.backup_epoch, self.write_patches))
                 for callback in call.callbacks:
                     if hasattr(callback, "_kte_around_fit"):
