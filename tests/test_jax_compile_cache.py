@@ -16,7 +16,7 @@ import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from keras_tpu_ext import compile_cache
-from keras_tpu_ext._runtime.jax import compiles
+from keras_tpu_ext._runtime.jax import devices
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -85,7 +85,7 @@ def test_the_next_process_compiles_nothing(replicas, tmp_path):
 @pytest.fixture
 def use(monkeypatch):
     """A process that has not used a cache, and is put back."""
-    names = ("jax_compilation_cache_dir", *compiles._OPTIONS)
+    names = ("jax_compilation_cache_dir", *devices._OPTIONS)
     before = {name: getattr(jax.config, name) for name in names}
     monkeypatch.setattr(compile_cache, "_USE", compile_cache._Use())
     yield compile_cache._open

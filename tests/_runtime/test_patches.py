@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from keras_tpu_ext._runtime.common import patch_table
+from keras_tpu_ext._runtime.common import patches
 from keras_tpu_ext._runtime.common.patches import install, patched
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gate_on("keras3_jax")
 @pytest.fixture(autouse=True)
 def places_of_these_tests(monkeypatch):
     for name in ("shared.name", "shared.missing", "Parent.method", "Parent.make", "Parent.add"):
-        monkeypatch.setitem(patch_table._ATTRIBUTES, name, name.split(".")[-1])
+        monkeypatch.setitem(patches._NAMES, name, name.split(".")[-1])
 
 
 class Parent:
