@@ -54,7 +54,7 @@ from keras_tpu_ext._runtime.jax.update import (
     state_variables,
 )
 from keras_tpu_ext._runtime.keras3.data_adapter import enumerate_executions
-from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses, reduced, track_all_variables
+from keras_tpu_ext._runtime.keras3.models import reduced, track_all_variables
 from keras_tpu_ext._runtime.keras3.program import Keras3Program
 from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
@@ -112,7 +112,7 @@ class JaxProgram(Keras3Program):
                 loss, aux = model.compute_loss_and_updates(
                     trainable, augmented, metrics, x, y, sample_weight, **options
                 )
-            weight = self.weight_in_window(_number_of_examples(x), losses, of_layers=has_layer_losses(model))
+            weight = self.weight_in_window(_number_of_examples(x), losses, of_layers=_has_layer_losses(model))
             return scaler.scale_loss(jnp.sum(loss)), (aux, weight)
 
         gradients, (aux, weight) = jax.grad(scaled_loss, has_aux=True)(trainable)
@@ -320,6 +320,22 @@ class JaxProgram(Keras3Program):
             return stock(**which)
 
 
+def _clear_loss_ids(model: keras.Model) -> None:
+    """Make all layers of `model` forget the losses of an earlier call, before a call without side effects.
+
+    Each layer keeps the ids of its `add_loss` terms until it is called again, and then removes the losses with these
+    ids from those of the call: a term of another layer that has reused the id of a deleted term would be lost
+    (docs/upstream/lost_add_loss.md).
+    """
+    for layer in model._flatten_layers():
+        layer._loss_ids.clear()
+
+
+def _has_layer_losses(model: keras.Model) -> bool:
+    """Return whether `add_loss` terms or activity regularizers have been collected since `_clear_loss_ids`."""
+    return any(layer._loss_ids for layer in model._flatten_layers())
+
+
 def predict_step_of(model: Model) -> Callable[[State, Nest], tuple[Nest, State]]:
     """Return the step of `predict`, which takes a state and a batch, and returns the outputs and the next state."""
 
@@ -367,7 +383,7 @@ class TrainStep(ExactModel):
     def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model without side effects as Keras does, also on a TPU; no `add_loss` term is lost."""
         model: Any = super()
-        clear_loss_ids(self)
+        _clear_loss_ids(self)
         with self._kte.traced():
             return model.stateless_call(*args, **kwargs)
 

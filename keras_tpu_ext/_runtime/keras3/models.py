@@ -1,4 +1,4 @@
-"""Keras 3 models: their optimizers, `add_loss` terms and variables, and which layers look at single examples only."""
+"""Keras 3 models: their optimizers and variables, pickling, and which layers look at single examples only."""
 
 from __future__ import annotations
 
@@ -37,22 +37,6 @@ def track_all_variables(optimizer: keras.optimizers.Optimizer) -> None:
     for value in list(vars(inner).values()):
         if isinstance(value, keras.Variable) and id(value) not in known:
             inner._track_variable(value)
-
-
-def clear_loss_ids(model: keras.Model) -> None:
-    """Make all layers of `model` forget the losses of an earlier call, before a call without side effects.
-
-    Each layer keeps the ids of its `add_loss` terms until it is called again, and then removes the losses with these
-    ids from those of the call: a term of another layer that has reused the id of a deleted term would be lost
-    (docs/upstream/lost_add_loss.md).
-    """
-    for layer in model._flatten_layers():
-        layer._loss_ids.clear()
-
-
-def has_layer_losses(model: keras.Model) -> bool:
-    """Return whether `add_loss` terms or activity regularizers have been collected since `clear_loss_ids`."""
-    return any(layer._loss_ids for layer in model._flatten_layers())
 
 
 def variables_of(model: Model) -> list[tuple[str, Variable]]:
