@@ -72,6 +72,7 @@ class JaxProgram(Keras3Program):
     process_group = staticmethod(JaxProcessGroup)
     loss_scaler = StatelessLossScaler
     accumulator = GradientAccumulator
+    overflow_watch = StatelessOverflowWatch
     not_finite_watch = StatelessNotFiniteWatch
     layout_warned = False  # whether a warning about layouts has been given
     layout_chosen_by: keras.distribution.Distribution | None = None  # of `shard="auto"`, once it has chosen
@@ -255,10 +256,6 @@ class JaxProgram(Keras3Program):
     def saves_together(self) -> bool:
         """Return whether processes hold shards of what is saved."""
         return any(has_shards_elsewhere(variable) for variable in variables_of(self.model))
-
-    def make_overflow_watch(self, steps: int) -> StatelessOverflowWatch:
-        """Return an `OverflowWatch` for pure functions."""
-        return StatelessOverflowWatch(self.model.trainable_variables, steps)
 
     def build_optimizer(self) -> None:
         """Make the optimizer's variables, all of them known to it."""

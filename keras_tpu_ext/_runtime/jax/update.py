@@ -109,7 +109,7 @@ class StatelessOverflowWatch(OverflowWatch):
     """An `OverflowWatch` within a `keras.StatelessScope`; gradients are reduced, so a record has no replica."""
 
     def __init__(self, variables: Sequence[keras.Variable], steps: int) -> None:
-        super().__init__(steps)
+        super().__init__(variables, steps)
         self.last = keras.Variable(
             jnp.zeros([len(variables)], "int32"), trainable=False, dtype="int32", name="last_overflow"
         )

@@ -69,8 +69,8 @@ class TensorFlowProgram(ExactProgram):
     block_patches = KERAS_PATCHES
     loss_scaler = ReplicatedLossScaler
     accumulator = GradientAccumulator
-    make_overflow_watch = staticmethod(ReplicatedOverflowWatch)
-    not_finite_watch = staticmethod(ReplicatedNotFiniteWatch)
+    overflow_watch = ReplicatedOverflowWatch
+    not_finite_watch = ReplicatedNotFiniteWatch
     separability: dict[str, Separability]  # by the name of a step, as far as it is known
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -241,8 +241,8 @@ class ReplicatedNotFiniteWatch(NotFiniteWatch):
 class ReplicatedOverflowWatch(OverflowWatch):
     """An `OverflowWatch` in which every replica records its own overflows."""
 
-    def __init__(self, steps: int) -> None:
-        super().__init__(steps)
+    def __init__(self, variables: Sequence[Variable], steps: int) -> None:
+        super().__init__(variables, steps)
         self._groups: dict[tuple[int, ...], tuple[list[str], Variable]] = {}
 
     def note(self, gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], variables: Sequence[Variable]) -> None:

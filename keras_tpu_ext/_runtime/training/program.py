@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import check_overrides
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Callback, Layer, Model, Nest, Optimizer, Tensor
+from keras_tpu_ext._runtime.common.types import Callback, Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import warn
 from keras_tpu_ext._runtime.compat import COMPILE_OPTIONS, keras, tree
 from keras_tpu_ext._runtime.training import compile_options
@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext._runtime.training.progress import running_fit
 from keras_tpu_ext._runtime.training.protocols import BatchOfStep, Devices
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, Unsaved
-from keras_tpu_ext._runtime.training.watches import OverflowWatch
+from keras_tpu_ext._runtime.training.watches import NotFiniteWatch, OverflowWatch
 from keras_tpu_ext.checks.schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
@@ -68,6 +68,8 @@ class ExactProgram(Unsaved):
     computes_for_tpu: bool  # whether the step computes in it
     loss_scaler: type[LossScaler]  # the framework's kinds
     accumulator: type[BaseGradientAccumulator]
+    overflow_watch: type[OverflowWatch]
+    not_finite_watch: type[NotFiniteWatch]
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
         super().__init__(name="kte", dtype="float32")
@@ -113,14 +115,6 @@ class ExactProgram(Unsaved):
     def make_schedule(self) -> ExecutionSchedule:
         """Return the schedule of "auto"."""
         return ExecutionSchedule()
-
-    def make_overflow_watch(self, steps: int) -> OverflowWatch:
-        """Return the framework's kind of `OverflowWatch`, for an optimizer that has taken `steps` steps."""
-        raise NotImplementedError
-
-    def not_finite_watch(self) -> Layer:
-        """Return the framework's kind of `NotFiniteWatch`."""
-        raise NotImplementedError
 
     def make_exact(self) -> None:
         """Replace the compiled loss and metrics of the model by exact ones."""

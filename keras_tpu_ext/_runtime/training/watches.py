@@ -22,7 +22,7 @@ def watch_overflow(model: Model) -> Callable[[], list[Overflow]] | None:
     if step_state_of(model) is None:
         return None
     with model._kte.own_scope():
-        watch: OverflowWatch = model._kte.make_overflow_watch(train_steps(model) or 0)
+        watch: OverflowWatch = model._kte.overflow_watch(model.trainable_variables, train_steps(model) or 0)
     _set(model, overflow_watch=watch)
     return watch.read
 
@@ -68,9 +68,14 @@ def _set(model: Model, **watches: object) -> None:
 
 
 class OverflowWatch(Unsaved):
-    """For every variable, and every replica if known, the last update whose gradient was not finite."""
+    """For every variable, and every replica if known, the last update whose gradient was not finite.
 
-    def __init__(self, steps: int) -> None:
+    Args:
+        variables: The trainable variables of the model.
+        steps: The number of steps that its optimizer has taken.
+    """
+
+    def __init__(self, variables: Sequence[Variable], steps: int) -> None:
         super().__init__(name="overflow_watch", dtype="float32")
         self.built = True
         # Number of updates since then, including those of skipped steps.
