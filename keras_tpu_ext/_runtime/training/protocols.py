@@ -400,7 +400,6 @@ class Runtime:
     tpu_operations: Callable[[], AbstractContextManager[None]] | None
     # Computes a call of a layer again in the backward pass; see `jax/remat.py`. `None` but on JAX.
     remat: Callable[..., Nest] | None
-    saved_programs: (
-        ModuleType | None
-    )  # programs that were compiled before, `jax/saved_programs.py`; `None` but on JAX
+    # Programs that were compiled before, `jax/saved_programs.py`; `None` but on JAX.
+    saved_programs: ModuleType | None
     message_terms: MessageTerms
