@@ -120,6 +120,29 @@ def test_a_train_step_of_ones_own_sees_the_examples_alone_and_shows_its_loss(
     pair.agree(lambda model: fit(model, data.x[:rows], data.y[:rows], batch_size))
 
 
+def test_the_optimizer_scales_the_loss_of_a_step_of_ones_own(twins, data):
+    classes = [computes_its_loss(base, lambda _, values: ops.mean(values)) for base in (keras.Model, kte.TPUModel)]
+    with kte.precision.policy_scope("mixed_float16"):
+        pair = twins(dense, lambda: {"optimizer": keras.optimizers.SGD(1000.0)}, classes)
+    # It divides gradients by a scale, with which this step should have multiplied its loss.
+    pair.agree(lambda model: fit(model, data.x[:96], data.y[:96], 48)["loss"], tolerance=2**-8)
+
+
+@pytest.mark.parametrize(
+    "option", [{"loss_scale": 8.0}, pytest.param({"gradient_accumulation_steps": 2}, marks=pytest.mark.exhaustive)]
+)
+def test_a_step_of_ones_own_that_leaves_out_what_compile_was_told_is_an_error(scope3, data, option):
+    with scope3:
+        model = dense(computes_its_loss(keras.Model, lambda model, values: ops.mean(values)))
+        model.compile("sgd", **option)
+    with pytest.raises(kte.errors.ArgumentError, match=rf"`{next(iter(option))}` must be left out with a train_step"):
+        fit(model, data.x, data.y, 48)
+    with scope3:
+        model = dense(adds_a_key(keras.Model))
+        model.compile("sgd", "mse", **option)
+    fit(model, data.x, data.y, 48)
+
+
 @pytest.mark.parametrize("shape", [(5,), (5, 3)])
 def test_global_mean_is_a_mean_over_the_elements(shape):
     values, weights = np.arange(np.prod(shape), dtype="float32").reshape(shape), np.arange(5, dtype="float32")

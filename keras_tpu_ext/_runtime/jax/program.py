@@ -60,6 +60,7 @@ from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
+from keras_tpu_ext.checks.arguments import argument_error
 from keras_tpu_ext.errors import ArgumentError
 
 
@@ -179,8 +180,25 @@ class JaxProgram(Keras3Program):
         model = self.model
         if method == "predict":
             return CompiledLoop(model, predict_step_of(model), collects=True)
-        step, ours = (model.train_step, self.train_step) if method == "fit" else (model.test_step, self.test_step)
-        return CompiledLoop(model, ours if is_own_step(step) else step)
+        if method == "fit":
+            return CompiledLoop(model, self.train_step if is_own_step(model.train_step) else self._own_train_step)
+        return CompiledLoop(model, self.test_step if is_own_step(model.test_step) else model.test_step)
+
+    def leaves_scaling_to_its_optimizer(self) -> bool:
+        """Return whether the model has a `train_step` of its own."""
+        return not is_own_step(self.model.train_step)
+
+    def _own_train_step(self, state: State, data: Nest) -> tuple[dict[str, Any], State]:
+        """Take the user's own step; refuse one that does nothing of what `compile` was told."""
+        variables = self.compiled_state().own_variables()
+        before = [variable.value for variable in variables]
+        results: tuple[dict[str, Any], State] = self.model.train_step(state, data)
+        if variables and all(variable.value is value for variable, value in zip(variables, before, strict=True)):
+            name = "loss_scale" if self.scales_loss else "gradient_accumulation_steps"
+            example = "return super().train_step(state, data), or give it to the optimizer"
+            needed = "left out with a train_step of your own on JAX that does not call super().train_step"
+            raise argument_error("compile", name, needed, repr(self._given.get(name)), example)
+        return results
 
     def _forward(self, method: Method, state: State, data: Nest) -> tuple[Nest, Nest, State]:
         """Return the loss, the outputs and the next state, but for what follows from gradients."""

@@ -74,8 +74,8 @@ class ExactModel:
             loss_scale: `None` (default) does not scale the loss, except under `mixed_float16`, where it means
                 `"dynamic"`; a positive number is a fixed scale; `"dynamic"` is `LossScale()`; or a `LossScale`. With
                 loss scaling, a step whose gradients are not all finite is skipped. A `LossScaleOptimizer` that you
-                pass does the scaling itself. On Keras 2 under `mixed_float16`, the optimizer of a model with its own
-                `train_step` is wrapped in one, as Keras does.
+                pass does the scaling itself. On JAX and Keras 2 under `mixed_float16`, the optimizer of a model with
+                its own `train_step` is wrapped in one, as Keras does.
             gradient_accumulation_steps: Number of batches whose gradients make one step; the last window of an epoch
                 may have fewer batches. Defaults to 1. The argument of the same name of a Keras optimizer works as in
                 Keras: its windows weight batches equally and continue across the end of an epoch.
@@ -94,7 +94,9 @@ class ExactModel:
                 with `run_eagerly`, in `predict`, and if several processes train together.
 
         Raises:
-            ArgumentError: If one of these is invalid, or contradicts the optimizer.
+            ArgumentError: If one of these is invalid, or contradicts the optimizer; on JAX in the first step, if that
+                is a `train_step` of your own that does not call `super().train_step`, and so scales or accumulates
+                nothing.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
         own = {

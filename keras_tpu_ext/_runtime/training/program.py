@@ -180,7 +180,8 @@ class ExactProgram(Unsaved):
         self.scales_loss, self.weights_by_tokens = options.loss_scale is not None, options.weights_by_tokens
         check_overrides(type(model))
         with self.own_scope():
-            stock(**{**options.of_keras, **COMPILE_OPTIONS})
+            by_keras = self.leaves_scaling_to_its_optimizer() and not self.scales_loss
+            stock(**{**options.of_keras, **({} if by_keras else COMPILE_OPTIONS)})
             if self.is_plain:
                 self.attach()
             self.check_compiled()
