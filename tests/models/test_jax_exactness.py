@@ -120,6 +120,15 @@ def test_a_train_step_of_ones_own_sees_the_examples_alone_and_shows_its_loss(
     pair.agree(lambda model: fit(model, data.x[:rows], data.y[:rows], batch_size))
 
 
+def test_a_schedule_takes_the_place_of_the_learning_rate_between_two_fits(twins, data):
+    def act(model):
+        first = fit(model, data.x[:96], data.y[:96], 48)["loss"]
+        model.optimizer.learning_rate = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+        return first + fit(model, data.x[:96], data.y[:96], 48)["loss"]
+
+    twins(dense).agree(act)
+
+
 def test_the_optimizer_scales_the_loss_of_a_step_of_ones_own(twins, data):
     classes = [computes_its_loss(base, lambda _, values: ops.mean(values)) for base in (keras.Model, kte.TPUModel)]
     with kte.precision.policy_scope("mixed_float16"):

@@ -46,7 +46,8 @@ class CompiledLoop:
         self._model = model
         self._step = step
         self._collects = collects
-        self._compiled: dict[int, tuple[_Steps, _Steps]] = {}  # by the number of `own_variables`: a watch has some
+        # By what there is of variables: a watch has some of its own, and a schedule takes the learning rate's place.
+        self._compiled: dict[object, tuple[_Steps, _Steps]] = {}
         self._seen: set[Any] = set()
 
     def call(self, state: State, group: Group) -> tuple[_Steps, tuple[Nest, ...]]:
@@ -61,9 +62,10 @@ class CompiledLoop:
 
     def compiled(self, state: State, own: Values, group: Group) -> tuple[Any, tuple[Nest, ...]]:
         """Return the compiled function for a group, and its arguments; all may be shapes, for `lowering.py`."""
-        if len(own) not in self._compiled:
-            self._compiled[len(own)] = self._compile(state, own)
-        one, many = self._compiled[len(own)]
+        variables = jax.tree.structure((state, own))
+        if variables not in self._compiled:
+            self._compiled[variables] = self._compile(state, own)
+        one, many = self._compiled[variables]
         arguments = (state, own, group.data, group.examples)
         return (one, arguments) if group.steps is None else (many, (*arguments, group.steps))
 
