@@ -127,9 +127,9 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
     x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
-        with program.exclude_padding():
+        with program.exclude_padding(), program.record_layer_losses():
             outputs = as_keras_traces(program.forward)(x, training=training)
-        return outputs, program.layer_losses()
+        return outputs, [loss for _, loss in BATCH.layer_losses]
 
     with trial_context():
         found = of_model(forward, [x], _variables(model))
@@ -145,8 +145,9 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
 
 def _has_own_loss(model: Model) -> bool:
     """Return whether the loss or the metrics of a model run code of the user's, which may read what a layer keeps."""
-    compiled = [getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics")]  # of Keras 3
-    names = ("_user_loss", "_user_metrics", "_user_weighted_metrics")
+    names = ("_compile_loss", "_compile_metrics", "compiled_loss", "compiled_metrics")  # of Keras 3, and of Keras 2
+    compiled = [vars(model).get(name) for name in names]
+    names = ("_user_loss", "_user_losses", "_user_metrics", "_user_weighted_metrics")
     given = tf.nest.flatten([getattr(each, name, None) for each in compiled for name in names])
     functions = [getattr(each, "fn", getattr(each, "_fn", each)) for each in given]
     is_own = any(callable(each) and not is_known(each) for each in [*given, *functions])
@@ -173,8 +174,7 @@ def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Sep
                 [given, BATCH.examples, program.layer_losses(), attached_to(y_pred)],
             )
             as_keras_traces(program.loss_of_model)(**given, training=training)
-            if program.has_custom_compute_metrics() or hasattr(model, "_compile_metrics"):
-                as_keras_traces(model.compute_metrics)(**given)
+            as_keras_traces(model.compute_metrics)(**given)
 
     return of_loss(step, specs)
 

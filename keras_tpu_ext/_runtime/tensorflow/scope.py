@@ -37,7 +37,7 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
             f"distribute needs a tf.data.Dataset; got {type(dataset).__name__}. Write "
             "scope.distribute(tf.data.Dataset.from_tensor_slices(data).batch(scope.global_batch_size(32)))."
         )
-    if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
+    if any(map(_is_number, tf.nest.flatten(dataset.element_spec))):
         raise ArgumentError(
             f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
             "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
@@ -46,10 +46,10 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
 
 
 def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:
-    """Return a strategy's `experimental_distribute_dataset` that accepts `None`, and sparse batches of few rows.
+    """Return a strategy's `experimental_distribute_dataset` for `None`, numbers and sparse batches of few rows, too.
 
-    TensorFlow cannot give a replica zero rows of a sparse batch, so it gets batches that are already split. `None` is
-    left out; see `with_none`.
+    TensorFlow cannot split a number, nor give a replica zero rows of a sparse batch, so it gets batches that are
+    already split. `None` is left out; see `with_none`.
     """
     strategy = stock.__self__
 
@@ -58,8 +58,8 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         _free_iterators_at_exit()
         dataset = _without_none(dataset)
         replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
-        has_sparse = any(isinstance(spec, tf.SparseTensorSpec) for spec in tf.nest.flatten(specs))
-        if not has_sparse or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
+        has_other = any(isinstance(spec, tf.SparseTensorSpec) or _is_number(spec) for spec in tf.nest.flatten(specs))
+        if not has_other or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
             return stock(dataset, options)
 
         def part_of(batch: Nest, index: tf.Tensor) -> Nest:
@@ -73,6 +73,10 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
 
     return distribute
+
+
+def _is_number(spec: Any) -> bool:
+    return getattr(spec, "shape", None) == ()
 
 
 @functools.cache

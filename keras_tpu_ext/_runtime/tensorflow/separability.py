@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -31,9 +31,10 @@ class Separability:
 
     reason: str = ""  # why it does not, or why that is not known
     is_certain: bool = True
-    once: frozenset[int] = (
-        frozenset()
-    )  # ids of the handles of variables whose same rows are looked up for every batch
+    # Ids of the handles of variables whose same rows are looked up for every batch.
+    once: frozenset[int] = frozenset()
+    # Of `add_loss` terms, by their position, that are means over another input than the first: which.
+    mean_of: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_row_by_row(self) -> bool:
@@ -68,10 +69,13 @@ def of_model(
     To those of its `variables` that are sums over replicas it may add sums over the rows.
     """
     losses: list[tf.Tensor] = []
+    mean_of: dict[int, int] = {}
 
     def results(*args: Any) -> list[tf.Tensor]:
         outputs, found = function(*args)
         losses.extend(tf.convert_to_tensor(loss) for loss in found)
+        first_inputs = enumerate(_first_input_of(loss, args) for loss in losses)
+        mean_of.update({term: index for term, index in first_inputs if index})
         return [leaf for leaf in tf.nest.flatten(outputs) if leaf is not None] + losses
 
     try:
@@ -87,7 +91,17 @@ def of_model(
     )
     if once & of_rows:
         problems.append(Separability("a table is looked up for each row, and once for the batch"))
-    return _worst(problems) or Separability(once=frozenset(once))
+    return _worst(problems) or Separability(once=frozenset(once), mean_of=mean_of)
+
+
+def _first_input_of(tensor: tf.Tensor, inputs: Nest) -> int:
+    """Return the position of the first of the `inputs` with rows that `tensor` is computed from; 0 if from none."""
+    found = {tensor.op}
+    for operation in reversed(tensor.graph.get_operations()):
+        if operation in found:
+            found.update(each.op for each in operation.inputs)
+    leaves = [leaf for leaf in tf.nest.flatten(inputs) if leaf is not None and leaf.shape.rank != 0]
+    return next((index for index, leaf in enumerate(leaves) if leaf.op in found), 0)
 
 
 def of_step(step: Callable[[Nest], Nest], data: Nest, variables: Iterable[Variable]) -> Separability:
