@@ -353,10 +353,7 @@ def has_local_statistics(normalization: Layer) -> bool:
 
 
 def local_layer_loss(loss: tf.Tensor, rows: Any = None) -> tf.Tensor:
-    """Return this replica's part of an `add_loss` term: a scalar is a mean over the batch, others are summed.
-
-    If it is a mean over another input than the first, this replica has `rows` of that.
-    """
+    """Return the local part of an `add_loss` term: arrays are summed, a scalar is a mean over the batch, or `rows`."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
     local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
     if BATCH.role != "exact":

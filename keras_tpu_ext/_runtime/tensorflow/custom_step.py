@@ -50,7 +50,6 @@ from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, num_replica
 from keras_tpu_ext._runtime.tensorflow.separability import (
     Separability,
     handle_of,
-    number_of_lookups,
     of_loss,
     of_model,
     of_step,
@@ -138,8 +137,6 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
     if found.is_row_by_row and step != "predict_step" and _has_own_loss(model):
         of_loss = _of_what_its_loss_reads(model, specs, training=training)
         found = found if of_loss.is_row_by_row else of_loss
-    if found.is_row_by_row and training and is_overridden(type(model), "compute_loss"):
-        return _of_own_loss(model, specs, found)
     return found
 
 
@@ -159,8 +156,11 @@ def _has_own_methods(model: Model) -> bool:
 
 
 def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Separability:
-    """Return whether the loss of a model, which may get the whole batch, reads nothing else that is of a part."""
-    program = model._kte
+    """Return whether the loss of a model, which may get the whole batch, reads nothing else that is of a part.
+
+    What `compute_loss` looks up each replica looks up for the whole batch: those slices cannot be told from parts.
+    """
+    program, has_own_loss = model._kte, is_overridden(type(model), "compute_loss")
 
     def step(data: Nest, mark: Callable[[Nest, Nest], None]) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
@@ -173,37 +173,15 @@ def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Sep
                 y_pred if _has_own_methods(model) else (),
                 [given, BATCH.examples, program.layer_losses(), attached_to(y_pred)],
             )
-            as_keras_traces(program.loss_of_model)(**given, training=training)
             as_keras_traces(model.compute_metrics)(**given)
+            mark((), ())
+            as_keras_traces(program.loss_of_model)(**given, training=training)
 
-    return of_loss(step, specs)
+    return of_loss(step, specs, may_look_up=not (training and has_own_loss))
 
 
 def _copy(leaf: Any) -> Any:
     return tf.identity(leaf) if tf.is_tensor(leaf) else leaf
-
-
-def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separability:
-    """Return whether a model can share its batches although its own `compute_loss` gets them whole.
-
-    What that looks up each replica looks up for the whole batch: that many slices cannot be told from those of parts.
-    """
-
-    def lookups(*, with_loss: bool) -> int | None:
-        def forward(data: Nest) -> None:
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
-            with trial_context(data), whole_batch_view():
-                y_pred = as_keras_traces(model._kte.forward)(x, training=True)
-                arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight, "training": True}
-                if with_loss:
-                    as_keras_traces(model._kte.loss_of_model)(**arguments)
-
-        return number_of_lookups(forward, [specs])
-
-    before, after = lookups(with_loss=False), lookups(with_loss=True)
-    if None not in (before, after) and before == after:
-        return of_layers
-    return Separability("its compute_loss looks up a table, or may do so", is_certain=False)
 
 
 def _of_own_prediction(model: Model, specs: Nest, step: Callable[..., Any]) -> Separability:

@@ -255,7 +255,8 @@ class TensorFlowProgram(ExactProgram):
         ):
             y_pred = self.forward(one_row_if_empty(x, BATCH.has_any), training=training)
         found = self.separability.get("train_step" if training else "test_step", Separability())
-        rows = {term: numbers_of_rows(x)[index] for term, index in found.mean_of.items() if BATCH.valid is None}
+        others = found.mean_of.items() if BATCH.valid is None else ()
+        rows = {term: numbers_of_rows(x)[index] for term, index in others if index}
         BATCH.layer_losses = [
             (layer, local_layer_loss(loss, rows.get(term))) for term, (layer, loss) in enumerate(BATCH.layer_losses)
         ]

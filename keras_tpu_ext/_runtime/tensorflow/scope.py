@@ -37,7 +37,7 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
             f"distribute needs a tf.data.Dataset; got {type(dataset).__name__}. Write "
             "scope.distribute(tf.data.Dataset.from_tensor_slices(data).batch(scope.global_batch_size(32)))."
         )
-    if any(map(_is_number, tf.nest.flatten(dataset.element_spec))):
+    if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
         raise ArgumentError(
             f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
             "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
@@ -58,8 +58,9 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         _free_iterators_at_exit()
         dataset = _without_none(dataset)
         replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
-        has_other = any(isinstance(spec, tf.SparseTensorSpec) or _is_number(spec) for spec in tf.nest.flatten(specs))
-        if not has_other or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
+        kinds = [(type(spec), getattr(spec, "shape", None)) for spec in tf.nest.flatten(specs)]
+        is_dense = all(kind is not tf.SparseTensorSpec and shape != () for kind, shape in kinds)
+        if is_dense or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
             return stock(dataset, options)
 
         def part_of(batch: Nest, index: tf.Tensor) -> Nest:
@@ -73,10 +74,6 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
 
     return distribute
-
-
-def _is_number(spec: Any) -> bool:
-    return getattr(spec, "shape", None) == ()
 
 
 @functools.cache
