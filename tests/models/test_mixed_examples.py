@@ -129,6 +129,35 @@ def test_a_layer_that_adds_a_loss(scope3, data, layer):
     assert_same(outcome(scope3, data, lambda: model_of(layer), ByExample), expected)
 
 
+class AddsMeanOfOther(keras.layers.Layer):
+    """Returns one input and adds the mean of another."""
+
+    def call(self, one, other):
+        self.add_loss(tf.reduce_mean(other**2))
+        return one
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rows", [(5, 8), (2, 1), (1, 5)])  # of labelled and of unlabelled examples
+def test_a_mean_over_an_input_with_another_number_of_rows(scope3, data, rows):
+    first, second = rows
+    specs = [tf.TensorSpec((None, columns)) for columns in (6, 6, 1)]
+    parts = [(data.x[i : i + first], data.x[i + first : i + first + second], data.y[i : i + first]) for i in (0, 9)]
+    batches = tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=tuple(specs))
+    batches = batches.map(lambda one, other, y: ((one, other), y)).apply(tf.data.experimental.assert_cardinality(2))
+
+    def losses(scope):
+        keras.utils.set_random_seed(3)
+        with scope:
+            inputs, dense = [keras.Input((6,)), keras.Input((6,))], keras.layers.Dense(1)
+            model = keras.Model(inputs, AddsMeanOfOther()(*map(dense, inputs)))
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        history = model.fit(batches, epochs=2, shuffle=False, verbose=0).history
+        return [*history["loss"], model.evaluate(batches, verbose=0)]
+
+    assert_close(np.array(losses(scope3)), np.array(losses(contextlib.nullcontext())))
+
+
 @pytest.mark.gate_on("keras3_tf")
 def test_a_layer_that_adds_a_loss_of_keras_is_all_there_is_to_minimise(scope3, data):
     """The endpoint layer of Keras's guide to custom layers: targets are inputs, and `compile` gets no loss."""

@@ -324,3 +324,24 @@ def test_a_step_that_calls_the_model_with_something_else_than_the_data(x, scope3
     data = {"first": x[:15, :2], "second": x[:15, 2:4]}
     (own,) = model.fit(data, x[:15, :1], batch_size=15, verbose=0).history["own"]
     assert np.isfinite(own)
+
+
+class WithANumber(Variational):
+    def train_step(self, data):
+        x, factor = data
+        with tf.GradientTape() as tape:
+            loss = factor * tf.reduce_mean(self.one(x) ** 2)
+        self.update_all(tape.gradient(loss, self.one.trainable_weights), self.one.trainable_weights)
+        self.mean.update_state(loss)
+        return {"mean": self.mean.result()}
+
+
+@pytest.mark.exhaustive
+@WHOLE
+def test_a_number_in_a_batch_is_that_of_every_replica(x, scope3):
+    batches = tf.data.Dataset.from_tensor_slices(x).batch(16).map(lambda rows: (rows, tf.constant(0.5)))
+    plain = made(WithANumber)
+    with scope3:
+        ours = made(WithANumber)
+    histories = [model.fit(batches, epochs=2, shuffle=False, verbose=0).history["mean"] for model in (ours, plain)]
+    assert_close(*map(np.asarray, histories))

@@ -203,8 +203,8 @@ def trained(scope, model_class, reads=None):
     [
         (InItsLoss, None),
         (InItsMetrics, None),
-        pytest.param(Keeping, "loss", marks=pytest.mark.skipif(IS_KERAS2, reason="only looked for on Keras 3")),
-        pytest.param(Keeping, "metrics", marks=pytest.mark.skipif(IS_KERAS2, reason="only looked for on Keras 3")),
+        (Keeping, "loss"),
+        (Keeping, "metrics"),
     ],
 )
 def test_a_loss_that_reads_what_a_layer_keeps(scope3, model_class, reads):

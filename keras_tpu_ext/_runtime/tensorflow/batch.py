@@ -21,13 +21,13 @@ from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Same
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, one_row_if_empty, with_attached
 from keras_tpu_ext._runtime.tensorflow.graph_axis import of_rows, of_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import (
-    batch_size,
     gather_batch,
     holding_whole_batch,
     holds_whole_batch,
     is_per_replica,
     native,
     num_replicas,
+    numbers_of_rows,
     sum_over_replicas,
 )
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
@@ -80,7 +80,7 @@ def batch_context(
     """Within the block this is the batch of a step, which gets a row of ones if there is none and `stands_in`."""
     # A step inside a user's own step may get other data, but still has the rows of the outer one.
     valid = valid_rows(data) if isinstance(data, PaddedBatch) else BATCH.valid
-    rows = batch_size(data)
+    rows = numbers_of_rows(data)[0]
     with attributes_restored(BATCH):
         BATCH.valid = valid
         BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
@@ -111,7 +111,7 @@ def trial_context(data: Nest = None) -> Iterator[None]:
         vars(BATCH).clear()
         BATCH.is_trial = True
         if data is not None:
-            BATCH.role, BATCH.examples = "own", tf.cast(batch_size(data), tf.float32)
+            BATCH.role, BATCH.examples = "own", tf.cast(numbers_of_rows(data)[0], tf.float32)
         yield
 
 
@@ -128,10 +128,10 @@ def note_shared() -> None:
 
 def has_any(data: Nest) -> tf.Tensor | None:
     """Return whether this replica has any row; `None` if every replica certainly has."""
-    rows = batch_size(data)
+    rows = numbers_of_rows(data)
     # In a graph, static sizes are the same on every replica. Eagerly they are not, and all must take the same path.
-    is_certain = isinstance(rows, int) and rows > 0 and not tf.executing_eagerly()
-    return None if is_certain or num_replicas() == 1 else tf.greater(rows, 0)
+    is_certain = any(isinstance(each, int) and each > 0 for each in rows) and not tf.executing_eagerly()
+    return None if is_certain or num_replicas() == 1 else tf.reduce_any(tf.greater(tf.stack(rows), 0))
 
 
 def valid_rows(batch: PaddedBatch) -> tf.Tensor:
@@ -352,16 +352,17 @@ def has_local_statistics(normalization: Layer) -> bool:
     return not any(getattr(normalization, name, False) for name in ("synchronized", "is_exact_over_replicas"))
 
 
-def local_layer_loss(loss: tf.Tensor) -> tf.Tensor:
-    """Return this replica's part of an `add_loss` term: a scalar is a mean over the batch, others are summed."""
+def local_layer_loss(loss: tf.Tensor, rows: Any = None) -> tf.Tensor:
+    """Return the local part of an `add_loss` term: arrays are summed, a number is a mean over the batch, or `rows`."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
     local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
     if BATCH.role != "exact":
         return local
     if BATCH.has_any is not None:
-        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))
+        local = tf.where(BATCH.has_any if rows is None else rows > 0, local, tf.zeros_like(local))
     if not loss.shape.rank:
-        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)
+        part, whole = (BATCH.examples, BATCH.total) if rows is None else (rows, sum_over_replicas([rows])[0])
+        local *= tf.cast(part, local.dtype) / tf.cast(whole, local.dtype)
     return local
 
 

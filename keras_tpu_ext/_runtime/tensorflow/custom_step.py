@@ -50,7 +50,6 @@ from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, num_replica
 from keras_tpu_ext._runtime.tensorflow.separability import (
     Separability,
     handle_of,
-    number_of_lookups,
     of_loss,
     of_model,
     of_step,
@@ -127,9 +126,9 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
     x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
-        with program.exclude_padding():
+        with program.exclude_padding(), program.record_layer_losses():
             outputs = as_keras_traces(program.forward)(x, training=training)
-        return outputs, program.layer_losses()
+        return outputs, [loss for _, loss in BATCH.layer_losses]
 
     with trial_context():
         found = of_model(forward, [x], _variables(model))
@@ -138,15 +137,14 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
     if found.is_row_by_row and step != "predict_step" and _has_own_loss(model):
         of_loss = _of_what_its_loss_reads(model, specs, training=training)
         found = found if of_loss.is_row_by_row else of_loss
-    if found.is_row_by_row and training and is_overridden(type(model), "compute_loss"):
-        return _of_own_loss(model, specs, found)
     return found
 
 
 def _has_own_loss(model: Model) -> bool:
     """Return whether the loss or the metrics of a model run code of the user's, which may read what a layer keeps."""
-    compiled = [getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics")]  # of Keras 3
-    names = ("_user_loss", "_user_metrics", "_user_weighted_metrics")
+    names = ("_compile_loss", "_compile_metrics", "compiled_loss", "compiled_metrics")  # of Keras 3, and of Keras 2
+    compiled = [vars(model).get(name) for name in names]
+    names = ("_user_loss", "_user_losses", "_user_metrics", "_user_weighted_metrics")
     given = tf.nest.flatten([getattr(each, name, None) for each in compiled for name in names])
     functions = [getattr(each, "fn", getattr(each, "_fn", each)) for each in given]
     is_own = any(callable(each) and not is_known(each) for each in [*given, *functions])
@@ -158,8 +156,11 @@ def _has_own_methods(model: Model) -> bool:
 
 
 def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Separability:
-    """Return whether the loss of a model, which may get the whole batch, reads nothing else that is of a part."""
-    program = model._kte
+    """Return whether the loss of a model, which may get the whole batch, reads nothing else that is of a part.
+
+    What `compute_loss` looks up each replica looks up for the whole batch: those slices cannot be told from parts.
+    """
+    program, has_own_loss = model._kte, is_overridden(type(model), "compute_loss")
 
     def step(data: Nest, mark: Callable[[Nest, Nest], None]) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
@@ -172,38 +173,15 @@ def _of_what_its_loss_reads(model: Model, specs: Nest, *, training: bool) -> Sep
                 y_pred if _has_own_methods(model) else (),
                 [given, BATCH.examples, program.layer_losses(), attached_to(y_pred)],
             )
+            as_keras_traces(model.compute_metrics)(**given)
+            mark((), ())
             as_keras_traces(program.loss_of_model)(**given, training=training)
-            if program.has_custom_compute_metrics() or hasattr(model, "_compile_metrics"):
-                as_keras_traces(model.compute_metrics)(**given)
 
-    return of_loss(step, specs)
+    return of_loss(step, specs, may_look_up=not (training and has_own_loss))
 
 
 def _copy(leaf: Any) -> Any:
     return tf.identity(leaf) if tf.is_tensor(leaf) else leaf
-
-
-def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separability:
-    """Return whether a model can share its batches although its own `compute_loss` gets them whole.
-
-    What that looks up each replica looks up for the whole batch: that many slices cannot be told from those of parts.
-    """
-
-    def lookups(*, with_loss: bool) -> int | None:
-        def forward(data: Nest) -> None:
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(without_own_weights(data))
-            with trial_context(data), whole_batch_view():
-                y_pred = as_keras_traces(model._kte.forward)(x, training=True)
-                arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight, "training": True}
-                if with_loss:
-                    as_keras_traces(model._kte.loss_of_model)(**arguments)
-
-        return number_of_lookups(forward, [specs])
-
-    before, after = lookups(with_loss=False), lookups(with_loss=True)
-    if None not in (before, after) and before == after:
-        return of_layers
-    return Separability("its compute_loss looks up a table, or may do so", is_certain=False)
 
 
 def _of_own_prediction(model: Model, specs: Nest, step: Callable[..., Any]) -> Separability:

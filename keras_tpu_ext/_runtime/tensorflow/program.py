@@ -41,6 +41,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     as_global,
     local_as_whole,
     num_replicas,
+    numbers_of_rows,
     sum_over_replicas,
     with_none,
 )
@@ -248,7 +249,12 @@ class TensorFlowProgram(ExactProgram):
             mask_metrics(self.custom_metrics()),
         ):
             y_pred = self.forward(one_row_if_empty(x, BATCH.has_any), training=training)
-        BATCH.layer_losses = [(layer, local_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
+        found = self.separability.get("train_step" if training else "test_step", Separability())
+        others = found.mean_of.items() if BATCH.valid is None else ()
+        rows = {term: numbers_of_rows(x)[index] for term, index in others if index}
+        BATCH.layer_losses = [
+            (layer, local_layer_loss(loss, rows.get(term))) for term, (layer, loss) in enumerate(BATCH.layer_losses)
+        ]
         return no_row_if_empty(y_pred, BATCH.has_any)
 
     def _loss_of(self, x: Nest, y: Nest, sample_weight: tf.Tensor) -> tuple[Any, ...]:

@@ -114,7 +114,7 @@ def gather_batch(data: SameNest) -> SameNest:
     """
     if num_replicas() == 1:
         return data
-    return tf.nest.map_structure(lambda leaf: leaf if leaf is None else _gather(leaf), data)
+    return tf.nest.map_structure(lambda leaf: _gather(leaf) if getattr(leaf, "shape", ()) != () else leaf, data)
 
 
 def _gather(tensor: tf.Tensor) -> tf.Tensor:
@@ -220,11 +220,10 @@ def native(variable: Variable) -> Any:
     return variable if callable(value) else value
 
 
-def batch_size(data: Nest) -> int | tf.Tensor:
-    """Return the leading dimension of the first array in `data`: an int if it is static, else a tensor."""
-    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
-    static = first.shape[0]
-    return int(static) if static is not None else tf.shape(first)[0]
+def numbers_of_rows(data: Nest) -> list[int | tf.Tensor]:
+    """Return the leading dimension of each array in `data` that has one: an int if it is static, else a tensor."""
+    leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank != 0]
+    return [tf.shape(leaf)[0] if leaf.shape[0] is None else int(leaf.shape[0]) for leaf in leaves]
 
 
 def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: bool = True) -> Nest:
@@ -291,7 +290,9 @@ def with_none(data: Any) -> Any:
 
 
 def part_of_batch(leaf: tf.Tensor, index: tf.Tensor | int, parts: int) -> tf.Tensor:
-    """Return the rows of one part of a batch; the first parts may have one row more than the others."""
+    """Return the rows of one part of a batch, or a number; the first parts may have one row more than the others."""
+    if leaf.shape.rank == 0:
+        return leaf
     rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)
     begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (index, index + 1))
     if not isinstance(leaf, tf.SparseTensor):

@@ -46,10 +46,10 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
 
 
 def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:
-    """Return a strategy's `experimental_distribute_dataset` that accepts `None`, and sparse batches of few rows.
+    """Return a strategy's `experimental_distribute_dataset` for `None`, numbers and sparse batches of few rows, too.
 
-    TensorFlow cannot give a replica zero rows of a sparse batch, so it gets batches that are already split. `None` is
-    left out; see `with_none`.
+    TensorFlow cannot split a number, nor give a replica zero rows of a sparse batch, so it gets batches that are
+    already split. `None` is left out; see `with_none`.
     """
     strategy = stock.__self__
 
@@ -58,8 +58,9 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         _free_iterators_at_exit()
         dataset = _without_none(dataset)
         replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
-        has_sparse = any(isinstance(spec, tf.SparseTensorSpec) for spec in tf.nest.flatten(specs))
-        if not has_sparse or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
+        kinds = [(type(spec), getattr(spec, "shape", None)) for spec in tf.nest.flatten(specs)]
+        is_dense = all(kind is not tf.SparseTensorSpec and shape != () for kind, shape in kinds)
+        if is_dense or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
             return stock(dataset, options)
 
         def part_of(batch: Nest, index: tf.Tensor) -> Nest:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -31,9 +31,10 @@ class Separability:
 
     reason: str = ""  # why it does not, or why that is not known
     is_certain: bool = True
-    once: frozenset[int] = (
-        frozenset()
-    )  # ids of the handles of variables whose same rows are looked up for every batch
+    # Ids of the handles of variables whose same rows are looked up for every batch.
+    once: frozenset[int] = frozenset()
+    # The input over whose rows an `add_loss` term is a mean, by the position of the term.
+    mean_of: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_row_by_row(self) -> bool:
@@ -68,10 +69,12 @@ def of_model(
     To those of its `variables` that are sums over replicas it may add sums over the rows.
     """
     losses: list[tf.Tensor] = []
+    mean_of: dict[int, int] = {}
 
     def results(*args: Any) -> list[tf.Tensor]:
         outputs, found = function(*args)
         losses.extend(tf.convert_to_tensor(loss) for loss in found)
+        mean_of.update((term, _first_input_of(loss, args)) for term, loss in enumerate(losses))
         return [leaf for leaf in tf.nest.flatten(outputs) if leaf is not None] + losses
 
     try:
@@ -87,7 +90,17 @@ def of_model(
     )
     if once & of_rows:
         problems.append(Separability("a table is looked up for each row, and once for the batch"))
-    return _worst(problems) or Separability(once=frozenset(once))
+    return _worst(problems) or Separability(once=frozenset(once), mean_of=mean_of)
+
+
+def _first_input_of(tensor: tf.Tensor, inputs: Nest) -> int:
+    """Return the position of the first of the `inputs` with rows that `tensor` is computed from; 0 if from none."""
+    found = {tensor.op}
+    for operation in reversed(tensor.graph.get_operations()):
+        if operation in found:
+            found.update(each.op for each in operation.inputs)
+    leaves = [leaf for leaf in tf.nest.flatten(inputs) if leaf is not None and leaf.shape.rank != 0]
+    return next((index for index, leaf in enumerate(leaves) if leaf.op in found), 0)
 
 
 def of_step(step: Callable[[Nest], Nest], data: Nest, variables: Iterable[Variable]) -> Separability:
@@ -99,24 +112,27 @@ def of_step(step: Callable[[Nest], Nest], data: Nest, variables: Iterable[Variab
     return _worst(_problems_of_variables(walk.assignments, variables, is_step=True)) or Separability()
 
 
-def of_loss(step: Callable[[Nest, Callable[[Nest, Nest], None]], Any], specs: Nest) -> Separability:
+def of_loss(
+    step: Callable[[Nest, Callable[[Nest, Nest], None]], Any], specs: Nest, *, may_look_up: bool
+) -> Separability:
     """Return whether a loss reads no other results of a forward pass than it may, and all outputs have rows.
 
-    `step`, a forward pass and then the loss, calls its second argument in between, with the outputs and with all that
-    the loss may read.
+    `step`, a forward pass, then metrics and the loss, calls its second argument before each of these: first with the
+    outputs and with all that they may read.
     """
     marks: list[Any] = []
 
     def mark(outputs: Nest, may_read: Nest) -> None:
         graph = tf.compat.v1.get_default_graph()
         refs = [{leaf.ref() for leaf in tf.nest.flatten(nest) if tf.is_tensor(leaf)} for nest in (outputs, may_read)]
-        marks.extend((graph, len(graph.get_operations()), *refs))
+        marks.append((graph, len(graph.get_operations()), *refs))
 
+    looks_up = Separability("its compute_loss looks up a table, or may do so", is_certain=False)
     try:
         _, _, known = _trace(lambda data: (step(data, mark), None)[1], [specs])
     except UntraceableError:
-        return Separability()  # it is given the whole batch, whatever it does
-    graph, count, outputs, may_read = marks
+        return Separability() if may_look_up else looks_up  # it is given the whole batch, whatever it does
+    (graph, count, outputs, may_read), (_, of_loss, _, _) = marks
     if any(known.values.get(ref, CONSTANT) == CONSTANT for ref in outputs):
         return Separability("an output that its loss may read has no rows")
     operations = graph.get_operations()
@@ -124,15 +140,10 @@ def of_loss(step: Callable[[Nest, Callable[[Nest, Nest], None]], Any], specs: Ne
     for tensor in (each for operation in operations[count:] for each in operation.inputs):
         if tensor.op in before and tensor.ref() not in may_read and known.value(tensor) != CONSTANT:
             return Separability(f"its loss reads {Step(tensor.op, known, Walk()).where}, which is no output")
-    return Separability()
-
-
-def number_of_lookups(function: Callable[..., Any], specs: Sequence[Nest]) -> int | None:
-    """Return how often `function`, given tensors like `specs`, looks up in variables; `None` if unknown."""
-    try:
-        return len(_effects(function, specs).lookups)
-    except UntraceableError:
-        return None
+    walk, constant = Walk(), Known({})
+    constant.handles.update(known.handles)
+    walk.through(graph, constant, of_loss)
+    return looks_up if walk.lookups and not may_look_up else Separability()
 
 
 def keeps_sums(update: Callable[..., Any], specs: Sequence[Nest], variables: Iterable[Variable]) -> bool:
