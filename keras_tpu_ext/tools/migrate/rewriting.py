@@ -18,6 +18,7 @@ from keras_tpu_ext.tools.migrate.tables.tpu import STRATEGY_ATTRIBUTES, TPU
 from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 
 _OF_LABELS = "whether labels have the dimensions of predictions, which Keras 3 gives them only in its own losses"
+_LABELS_OF_TWO = "{0} = {0}[:, None] if (len({0}.shape), len({1}.shape)) == (1, 2) else {0}"
 
 
 def modernized(context: Context) -> cst.Module:
@@ -81,6 +82,8 @@ class _Modernizer(cst.CSTTransformer):
                 self._context.out_of_reach(original_node, step, STEPS[original_node.name.value])
             if original_node.name.value == "call":
                 return self._of_call(original_node, updated_node)
+        if original_node in self._context.roles.metrics and len(original_node.params.params) > 1:
+            return self._of_metric(original_node, updated_node)
         return updated_node
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> Any:
@@ -97,6 +100,19 @@ class _Modernizer(cst.CSTTransformer):
                 self._context.mapped(original, "call(..., training)", "training=None")
                 params[place] = one.with_changes(default=cst.Name("None"), equal=NO_SPACE)
         return updated.with_changes(params=updated.params.with_changes(params=params))
+
+    def _of_metric(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        """Return a metric that gives labels the two dimensions that they had in Keras 2, if predictions have two."""
+        true, predicted = (one.name.value for one in original.params.params[:2])
+        new = cst.parse_statement(_LABELS_OF_TWO.format(true, predicted))
+        statements = list(updated.body.body)
+        if isinstance(updated.body, cst.SimpleStatementSuite) or any(map(new.deep_equals, statements)):
+            return updated
+        self._context.mapped(
+            original, f"{true} of one dimension in {original.name.value}", "two, as predictions have"
+        )
+        statements.insert(original.get_docstring() is not None, new)
+        return updated.with_changes(body=updated.body.with_changes(body=statements))
 
     def leave_Decorator(self, original_node: cst.Decorator, updated_node: cst.Decorator) -> Any:
         function = self._context.parents.get(original_node)

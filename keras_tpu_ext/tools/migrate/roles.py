@@ -50,6 +50,7 @@ class Roles:
         self.calls: dict[str, list[cst.Call]] = defaultdict(list)  # of the program's functions, by their full names
         self.loads: dict[str, list[cst.CSTNode]] = defaultdict(list)  # where the program's names are used
         self.returns: dict[FunctionNode, list[cst.BaseExpression]] = defaultdict(list)
+        self.metrics: set[FunctionNode] = set()  # those that `compile` gets as metrics
         self._roles: dict[FunctionNode, set[str]] = defaultdict(set)
         self._called_by: list[tuple[cst.Call, FunctionNode]] = []  # where each function is called, also by `tf.cond`
         self.all_calls: list[cst.Call] = []
@@ -135,8 +136,10 @@ class Roles:
         name = self.names.of(call.func)
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else name.rpartition(".")[2]
         of_keras = name.startswith("keras.") and self.is_model_class(name)
-        for arg in call.args:
+        for place, arg in enumerate(call.args):
             name_of_arg = keyword(arg)
+            if method == "compile" and (name_of_arg or place) in (2, "metrics", "weighted_metrics"):
+                self.metrics.update(self._evaluates_to(arg.value))
             if name_of_arg == "custom_objects" or self._takes_custom_objects(call):
                 self._mark(arg.value, MODEL)
             elif method in ("compile", "add_loss", "add_metric") or of_keras:
@@ -164,15 +167,18 @@ class Roles:
             function = function.value.func
         return self.names.of(function).rpartition(".")[2] in _CUSTOM_OBJECTS
 
-    def _mark(self, node: cst.BaseExpression, role: str, *, only_functions: bool = False, depth: int = 4) -> None:
+    def _mark(self, node: cst.BaseExpression, role: str, *, only_functions: bool = False) -> None:
         """Give a role to the functions that an expression evaluates to."""
+        for function in self._evaluates_to(node, depth=0 if only_functions else 4):
+            self._roles[function].add(role)
+
+    def _evaluates_to(self, node: cst.BaseExpression, depth: int = 4) -> Iterator[FunctionNode]:
         function = self._function(node)
         if function is not None:
-            self._roles[function].add(role)
-        if only_functions or depth == 0 or function is not None:
-            return
-        for inner in self._values(node):
-            self._mark(inner, role, depth=depth - 1)
+            yield function
+        elif depth:
+            for inner in self._values(node):
+                yield from self._evaluates_to(inner, depth - 1)
 
     def _values(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """Yield the expressions whose functions are those of `node`."""

@@ -8,6 +8,7 @@ pytestmark = pytest.mark.gate_on("keras3_jax")
 
 TF = "import tensorflow as tf\n"
 LAYER = TF + "class A(tf.keras.layers.Layer):\n    def call(self, x):\n        "
+OF_TWO = "    {0} = {0}[:, None] if (len({0}.shape), len({1}.shape)) == (1, 2) else {0}\n"
 NEW_LAYER = "import keras\nclass A(keras.layers.Layer):\n    def call(self, x):\n        "
 DATA = TF + "def f(x):\n    return tf.cast(x, tf.float32)\n\nds = tf.data.Dataset.range(3).map(f)\n"
 
@@ -207,8 +208,16 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
         ("model.compile('adam', 'mse', metrics='mae')\n", "model.compile('adam', 'mse', metrics=['mae'])\n"),
         (
             "def IoU(y, p):\n    return p\nmodel.compile('adam', metrics=[IoU])\n",
-            "import keras\ndef IoU(y, p):\n    return p\n"
+            "import keras\ndef IoU(y, p):\n" + OF_TWO.format("y", "p") + "    return p\n"
             "model.compile('adam', metrics=[keras.metrics.MeanMetricWrapper(IoU, name=\"IoU\")])\n",
+        ),
+        (
+            "def made():\n    def f(t, q):\n        'Text.'\n        return t - q\n    return f\n"
+            "model.compile('adam', 'mse', [made()])\n",
+            "def made():\n    def f(t, q):\n        'Text.'\n    "
+            + OF_TWO.format("t", "q")
+            + "        return t - q\n"
+            "    return f\nmodel.compile('adam', 'mse', metrics=[made()])\n",
         ),
         (
             "model.compile('adam', loss=['mse', 'mae'], metrics=['acc'])\n",
