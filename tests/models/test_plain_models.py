@@ -331,6 +331,22 @@ def test_a_model_that_was_made_outside_moves_in_or_is_told(data, scope3, how):
     assert kte._runtime.devices.num_replicas(model) == 3
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2 refuses such a model")
+@pytest.mark.gate_on("keras3_jax")
+def test_a_model_that_was_made_outside_scales_its_loss_as_before(data, scope3):
+    with kte.precision.policy_scope("mixed_float16"):
+        scaling, plain = seeded(functional), seeded(functional)
+        scaling.compile("sgd", "mse")
+        scaling.optimizer.build(scaling.trainable_variables)
+        scaling.optimizer.dynamic_scale.assign(64.0)
+        plain.compile("sgd", "mse", auto_scale_loss=False)
+    with scope3:
+        for model in (scaling, plain):
+            model.fit(data.x[:6], data.y[:6], verbose=0)
+    assert float(keras.ops.convert_to_numpy(scaling.optimizer.dynamic_scale)) == 64.0
+    assert not any(model._kte.state.loss_scaler for model in (scaling, plain))
+
+
 @pytest.mark.gate_on("keras3_tf", "keras2_tf215")
 def test_a_model_that_is_first_called_after_the_block_moves_in_or_is_told(data, scope3):
     def first_called(block):

@@ -48,8 +48,9 @@ saves_each_epoch = (
 
 
 def compiled_with(model: Model) -> dict[str, Any] | None:
-    """Return the arguments with which `model` was compiled; `None` if it was not."""
-    return dict(model._compile_config.config) if model.compiled else None
+    """Return the arguments with which `model` was compiled, with its optimizer of now; `None` if it was not."""
+    now = {"optimizer": getattr(model, "optimizer", None), "auto_scale_loss": False}
+    return {**model._compile_config.config, **now} if model.compiled else None
 
 
 def functional_of(model: keras.Model) -> Any:

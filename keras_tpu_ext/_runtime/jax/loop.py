@@ -46,8 +46,7 @@ class CompiledLoop:
         self._model = model
         self._step = step
         self._collects = collects
-        # By what there is of variables: a watch has some of its own, and a schedule takes the learning rate's place.
-        self._compiled: dict[object, tuple[_Steps, _Steps]] = {}
+        self._compiled: dict[object, tuple[_Steps, _Steps]] = {}  # by the variables there are: a watch has some
         self._seen: set[Any] = set()
 
     def call(self, state: State, group: Group) -> tuple[_Steps, tuple[Nest, ...]]:
