@@ -107,7 +107,7 @@ def prediction_context(data: Nest, has_rows: tf.Tensor | None) -> Iterator[None]
 @contextlib.contextmanager
 def trial_context(data: Nest = None) -> Iterator[None]:
     """Within the block code is only traced: a user's own step with `data`, or anything else without a batch."""
-    with attributes_restored(BATCH):
+    with attributes_restored(BATCH), patched(KERAS_PATCHES):
         vars(BATCH).clear()
         BATCH.is_trial = True
         if data is not None:
