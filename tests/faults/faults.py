@@ -232,7 +232,7 @@ _LOSS = (
     Fault(
         "add-loss-counts-once-a-replica",
         "_runtime/tensorflow/batch.py",
-        "        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
+        "        local *= tf.cast(part, local.dtype) / tf.cast(whole, local.dtype)",
         "        pass",
         _TF,
         (_PARITY,),
@@ -240,7 +240,7 @@ _LOSS = (
     Fault(
         "add-loss-weighs-replicas-alike",
         "_runtime/tensorflow/batch.py",
-        "local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
+        "local *= tf.cast(part, local.dtype) / tf.cast(whole, local.dtype)",
         "local /= tf.cast(num_replicas(), local.dtype)",
         _TF,
         (_PARITY, f"{_EXACT}::test_activity_regularizers", _KERAS2_KINDS),
@@ -248,7 +248,7 @@ _LOSS = (
     Fault(
         "add-loss-of-an-empty-replica-counts",
         "_runtime/tensorflow/batch.py",
-        "        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))",
+        "        local = tf.where(BATCH.has_any if rows is None else rows > 0, local, tf.zeros_like(local))",
         "        pass",
         _TF,
         (
@@ -1718,9 +1718,9 @@ _SEPARABILITY = (
     ),
     Fault(
         "table-looked-up-in-compute-loss-counts-n-times",
-        "_runtime/tensorflow/custom_step.py",
-        "if None not in (before, after) and before == after:",
-        "if True:",
+        "_runtime/tensorflow/separability.py",
+        "return looks_up if walk.lookups and not may_look_up else Separability()",
+        "return Separability()",
         ("keras3_tf",),
         (f"{_ROWS}::test_a_table_looked_up_in_compute_loss",),
     ),

@@ -1,5 +1,7 @@
 """Metrics of the user's own on replicas of TensorFlow, which reads the sum over replicas of what they keep."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -79,6 +81,29 @@ def test_padded_rows_count_in_none(scope8):
     batches = tf.data.Dataset.from_tensor_slices((X, Y, WEIGHTS)).batch(103)
     got = model.evaluate(kte.data.pad_batches(batches, 128), verbose=0, return_dict=True)
     np.testing.assert_allclose([got[name] for name in expected], list(expected.values()), rtol=1e-5)
+
+
+class Decays(Largest):
+    """Begins with ones."""
+
+    def __init__(self, name="decays", **kwargs):
+        keras.metrics.Metric.__init__(self, name=name, **kwargs)
+        self.mean = self.add_weight(name="mean", initializer="ones")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.mean.assign(0.5 * self.mean + 0.5 * tf.reduce_mean(y_pred))
+
+    def reset_state(self):
+        self.mean.assign(1.0)
+
+    def result(self):
+        return tf.identity(self.mean)
+
+
+@pytest.mark.exhaustive
+def test_what_a_metric_begins_with_is_the_same_on_any_number_of_replicas(scope3):
+    ours, plain = (evaluated(keras.Model, scope, Decays)[0] for scope in (scope3, contextlib.nullcontext()))
+    assert ours == pytest.approx(plain, rel=1e-5)
 
 
 class Late(keras.metrics.Metric):

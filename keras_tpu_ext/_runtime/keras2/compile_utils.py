@@ -13,7 +13,7 @@ from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow import batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, note_shared
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
+from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas, values_of_replicas
 from keras_tpu_ext._runtime.training.compile_utils import (
     LocalLoss,
     is_function,
@@ -143,6 +143,11 @@ class ExactMetrics(_MetricsContainer):
     def attach(cls, compiled: Any) -> None:
         """Turn the container that `compile` has created into this class."""
         compiled.__class__ = cls
+        # Keras resets none before the first epoch, and what is read is the sum of what all replicas begin with.
+        for metric in tf.nest.flatten([compiled._user_metrics, compiled._user_weighted_metrics]):
+            values = [values_of_replicas(variable) for variable in getattr(metric, "variables", ())]
+            if values and all(len(each) > 1 and (each == each[0]).all() for each in values):
+                metric.reset_state()
 
     def update_state(self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None) -> None:
         """Update every metric with one batch."""

@@ -107,7 +107,7 @@ def prediction_context(data: Nest, has_rows: tf.Tensor | None) -> Iterator[None]
 @contextlib.contextmanager
 def trial_context(data: Nest = None) -> Iterator[None]:
     """Within the block code is only traced: a user's own step with `data`, or anything else without a batch."""
-    with attributes_restored(BATCH):
+    with attributes_restored(BATCH), patched(KERAS_PATCHES):
         vars(BATCH).clear()
         BATCH.is_trial = True
         if data is not None:
@@ -353,7 +353,7 @@ def has_local_statistics(normalization: Layer) -> bool:
 
 
 def local_layer_loss(loss: tf.Tensor, rows: Any = None) -> tf.Tensor:
-    """Return the local part of an `add_loss` term: arrays are summed, a number is a mean over the batch or `rows`."""
+    """Return the local part of an `add_loss` term: arrays are summed, numbers are means over the batch, or `rows`."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
     local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
     if BATCH.role != "exact":

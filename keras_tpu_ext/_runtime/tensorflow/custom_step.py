@@ -120,7 +120,8 @@ _CURE = (
 
 def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
     program, training = model._kte, step == "train_step"
-    stateful = [layer.name for layer in model._flatten_layers() if _is_stateful(layer)]
+    recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
+    stateful = [layer.name for layer in recurrent if layer.stateful]
     if stateful:
         return Separability(f"{', '.join(stateful)} keeps a state for each row of a batch")
     x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
@@ -210,10 +211,6 @@ def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
 
 def _variables(model: Model) -> list[Variable]:
     return [*model.variables, *(variable for metric in model.metrics for variable in metric.variables)]
-
-
-def _is_stateful(layer: Any) -> bool:
-    return isinstance(layer, keras.layers.RNN) and bool(layer.stateful)
 
 
 def _of_one_replica(spec: Any) -> Nest:
