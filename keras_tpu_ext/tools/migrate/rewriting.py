@@ -105,8 +105,10 @@ class _Modernizer(cst.CSTTransformer):
         """Return a metric that gives labels the two dimensions that they had in Keras 2, if predictions have two."""
         true, predicted = (one.name.value for one in original.params.params[:2])
         new = cst.parse_statement(_LABELS_OF_TWO.format(true, predicted))
+        if isinstance(updated.body, cst.SimpleStatementSuite):  # on the line of its `def`
+            updated = updated.with_changes(body=cst.IndentedBlock([cst.SimpleStatementLine(updated.body.body)]))
         statements = list(updated.body.body)
-        if isinstance(updated.body, cst.SimpleStatementSuite) or any(map(new.deep_equals, statements)):
+        if any(map(new.deep_equals, statements)):
             return updated
         self._context.mapped(
             original, f"{true} of one dimension in {original.name.value}", "two, as predictions have"

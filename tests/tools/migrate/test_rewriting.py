@@ -207,7 +207,7 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
         ),
         ("model.compile('adam', 'mse', metrics='mae')\n", "model.compile('adam', 'mse', metrics=['mae'])\n"),
         (
-            "def IoU(y, p):\n    return p\nmodel.compile('adam', metrics=[IoU])\n",
+            "def IoU(y, p): return p\nmodel.compile('adam', metrics=[IoU])\n",
             "import keras\ndef IoU(y, p):\n" + OF_TWO.format("y", "p") + "    return p\n"
             "model.compile('adam', metrics=[keras.metrics.MeanMetricWrapper(IoU, name=\"IoU\")])\n",
         ),
