@@ -26,6 +26,8 @@ Functional: Any = private("keras.src.models.functional:Functional")
 ops_nn: Any = private("keras.src.ops.nn")
 
 VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
+# The modules `nn` and `numpy` of this backend.
+backend_ops: Any = ops_nn.backend.ops if VERSION >= (3, 16) else ops_nn.backend
 # Whether the loss of an activity regulariser is divided by the size of the batch.
 DIVIDES_REGULARIZERS = VERSION >= (3, 14)
 

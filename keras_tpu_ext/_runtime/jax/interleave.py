@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Tensor
-from keras_tpu_ext._runtime.compat.keras3 import ops_nn
+from keras_tpu_ext._runtime.compat.keras3 import backend_ops
 from keras_tpu_ext._runtime.jax.traced_devices import traces_for_tpu
 from keras_tpu_ext._runtime.keras3.tpu_operations import computes_for_tpu
 
@@ -23,7 +23,7 @@ _LEAST, _MOST = 128, 512
 
 def stack_patches() -> list[Patch]:
     """Return the patch of `keras.ops.stack` where it is traced for a TPU."""
-    return [(ops_nn.backend.numpy, "keras.src.backend.numpy.stack", _stack)] if traces_for_tpu() else []
+    return [(backend_ops.numpy, "keras.src.backend.numpy.stack", _stack)] if traces_for_tpu() else []
 
 
 def _stack(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:

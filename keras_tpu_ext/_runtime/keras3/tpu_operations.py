@@ -25,7 +25,7 @@ from keras import ops
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched, temporarily
 from keras_tpu_ext._runtime.common.types import Tensor
-from keras_tpu_ext._runtime.compat.keras3 import ops_nn
+from keras_tpu_ext._runtime.compat.keras3 import backend_ops, ops_nn
 from keras_tpu_ext._runtime.training.protocols import BatchOfStep
 
 _GOLDEN_RATIO = np.uint32(0x9E3779B9)  # 2**32 divided by it
@@ -53,12 +53,12 @@ def computes_for_tpu() -> bool:
 def _patches() -> list[Patch]:
     patches: list[Patch] = [
         (ops_nn.backend.random, "keras.src.backend.random.dropout", _dropout),
-        (ops_nn.backend.nn, "keras.src.backend.nn.gelu", _gelu),
+        (backend_ops.nn, "keras.src.backend.nn.gelu", _gelu),
     ]
     if hasattr(ops_nn, "_layer_normalization"):  # older versions of Keras have it in the layer, and keep theirs
         patches.append((ops_nn, "keras.src.ops.nn._layer_normalization", _layer_normalization))
     if keras.backend.backend() == "jax":  # TensorFlow's own makes no array of ones and zeros
-        patches.append((ops_nn.backend.nn, "keras.src.backend.nn.sparse_categorical_crossentropy", _crossentropy))
+        patches.append((backend_ops.nn, "keras.src.backend.nn.sparse_categorical_crossentropy", _crossentropy))
     return patches
 
 
