@@ -161,7 +161,8 @@ def test_room_for_more_batches_changes_no_state_in_predict(scope8):
     predicted = []
     for steps in (1, 4):
         model = compiled(scope8, steps)
-        dropping = keras.Model(model.input, keras.layers.Dropout(0.5)(model.output, training=True))
+        with scope8:
+            dropping = keras.Model(model.input, keras.layers.Dropout(0.5)(model.output, training=True))
         dropping.compile(steps_per_execution=steps)
         predicted.append([dropping.predict(data(40)[0], batch_size=8, verbose=0) for _ in range(2)])
     np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-5)
