@@ -128,10 +128,15 @@ def assert_same(got, expected):
     [
         (CentersInTraining, 4),
         (CountsRows, 5),
-        (CentersByMeanOfShares, 4),
         *(
             pytest.param(*each, marks=exhaustive)
-            for each in ((CentersHalves, 4), (KeepsMean, 5), (KeepsFirst, 5), (centers_by_segments, 4))
+            for each in (
+                (CentersByMeanOfShares, 4),
+                (CentersHalves, 4),
+                (KeepsMean, 5),
+                (KeepsFirst, 5),
+                (centers_by_segments, 4),
+            )
         ),
     ],
 )
@@ -201,10 +206,10 @@ def trained(scope, model_class, reads=None):
 @pytest.mark.parametrize(
     ("model_class", "reads"),
     [
-        (InItsLoss, None),
+        pytest.param(InItsLoss, None, marks=exhaustive),
         (InItsMetrics, None),
         (Keeping, "loss"),
-        (Keeping, "metrics"),
+        pytest.param(Keeping, "metrics", marks=exhaustive),
     ],
 )
 def test_a_loss_that_reads_what_a_layer_keeps(scope3, model_class, reads):

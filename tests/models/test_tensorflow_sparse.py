@@ -62,9 +62,8 @@ def test_sparse_inputs_give_the_numbers_of_one_device(dense, as_dataset, options
     assert_same(outcome(ours, dense, as_dataset), stock)
 
 
-@pytest.mark.parametrize(
-    "rows", [pytest.param(43, marks=pytest.mark.exhaustive), pytest.param(1, marks=pytest.mark.runtimes("keras3_tf"))]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rows", [43, pytest.param(1, marks=pytest.mark.runtimes("keras3_tf"))])
 def test_one_sparse_batch_gives_the_numbers_of_one_device(scope3, dense, rows):
     stock, ours = (on_batch(compiled(scope), dense[:rows]) for scope in (contextlib.nullcontext(), scope3))
     assert_same(ours, stock)
