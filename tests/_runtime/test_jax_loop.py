@@ -156,6 +156,17 @@ def test_numbers_do_not_depend_on_the_length_of_executions(scope8, source):
         keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6), expected, got)
 
 
+def test_room_for_more_batches_changes_no_state_in_predict(scope8):
+    """Five batches, with executions of four: in the second there are three that are none."""
+    predicted = []
+    for steps in (1, 4):
+        model = compiled(scope8, steps)
+        dropping = keras.Model(model.input, keras.layers.Dropout(0.5)(model.output, training=True))
+        dropping.compile(steps_per_execution=steps)
+        predicted.append([dropping.predict(data(40)[0], batch_size=8, verbose=0) for _ in range(2)])
+    np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-5)
+
+
 @pytest.mark.exhaustive
 def test_eager_steps_are_the_same_steps(scope8):
     results = []

@@ -314,3 +314,20 @@ def test_a_loss_that_reads_what_a_layer_keeps(data):
         return history["loss"], model.get_weights()
 
     assert_close(trained(3), trained(1))
+
+
+def test_a_metric_of_steps_in_time_gets_their_mask_in_evaluation_only(data):
+    """In training no mask outlives the gradient, and without one the metric cannot tell padded rows."""
+
+    def trained(replicas):
+        keras.utils.set_random_seed(0)
+        with kte.strategy_scope(require="cpu", replicas=replicas):
+            layers = [keras.Input((3, 2)), keras.layers.Masking(), keras.layers.Dense(1, activation="sigmoid")]
+            model = keras.Sequential(layers)
+            model.compile("sgd", "mse", metrics=["Precision"])
+        x = data.x[:11].reshape(-1, 3, 2) * [[[1], [1], [0]]]
+        y = (x[..., :1] > 0).astype("float32")
+        history = model.fit(x, y, batch_size=5, shuffle=False, verbose=0).history
+        return history, model.evaluate(x, y, batch_size=5, verbose=0, return_dict=True)
+
+    assert_close(trained(3), trained(1))

@@ -42,6 +42,19 @@ class OwnCompile(Subclassed):
         super().compile(keras.optimizers.SGD(rate), "mse", metrics=["mae"])
 
 
+class ByName(Subclassed):
+    """Calls Keras's methods by the name of their class."""
+
+    def compile(self, rate):
+        keras.Model.compile(self, keras.optimizers.SGD(rate), "mse", metrics=["mae"])
+
+    def fit(self, *args, **kwargs):
+        return keras.Model.fit(self, *args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        return keras.Model.predict(self, *args, **kwargs)
+
+
 class OwnSequential(keras.Sequential):
     pass
 
@@ -142,13 +155,24 @@ def test_compile_takes_what_that_of_tpumodel_takes(data, scope3):
 
 
 @ON_JAX_IN_GATE
-def test_a_compile_of_ones_own_is_above_ours(data, scope3):
-    plain = seeded(OwnCompile)
+@pytest.mark.parametrize("own", [pytest.param(OwnCompile, marks=pytest.mark.exhaustive), ByName])
+def test_a_compile_of_ones_own_is_above_ours(data, scope3, own):
+    plain = seeded(own)
     plain.compile(0.1)
     with scope3:
-        ours = seeded(OwnCompile)
+        ours = seeded(own)
         ours.compile(0.1)
-    assert_same(trained(ours, data), trained(plain, data))
+        got = trained(ours, data)
+    assert_same(got, trained(plain, data))
+
+
+def test_a_compile_past_ours_after_the_block_is_told(data, scope3):
+    with scope3:
+        model = ByName()
+    model.compile(0.1)
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(kte.errors.ArgumentError, match=r"Write super\(\).compile"):
+            method(data.x, data.y, verbose=0)
 
 
 @pytest.mark.exhaustive

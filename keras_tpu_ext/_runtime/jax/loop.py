@@ -172,13 +172,18 @@ def _last(step: Any, state: State, own: Values, data: Nest, examples: jax.Array,
 
 
 def _collected(step: Any, state: State, own: Values, data: Nest, examples: jax.Array, steps: Any) -> After:
-    """Run a step over a stack; return what all the steps returned, along a new first dimension."""
+    """Run a step over a stack; return what all the steps returned, along a new first dimension.
 
-    def once(carry: Any, batch: tuple[Nest, ...]) -> Any:
+    What comes after the first `steps` batches changes no state.
+    """
+
+    def once(carry: Any, numbered: tuple[jax.Array, tuple[Nest, ...]]) -> Any:
+        i, batch = numbered
         outputs, *after = step(*carry, *batch)
-        return tuple(_as_before(carry, after)), outputs
+        return jax.tree.map(functools.partial(jnp.where, i < steps), _as_before(carry, after), carry), outputs
 
-    (state, own), outputs = jax.lax.scan(once, (state, own), (data, examples))
+    numbers = jnp.arange(jax.tree.leaves(data)[0].shape[0])
+    (state, own), outputs = jax.lax.scan(once, (state, own), (numbers, (data, examples)))
     return outputs, state, own
 
 

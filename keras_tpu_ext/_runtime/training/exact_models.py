@@ -16,7 +16,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.patches import patched, temporarily
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import Functional, compiled_with, keras, save_as
-from keras_tpu_ext._runtime.training.model import ExactModel, call_exact
+from keras_tpu_ext._runtime.training.model import ExactModel, call_exact, comes_from_exact
 from keras_tpu_ext._runtime.training.program import BLOCKS
 
 _BUILTIN = (keras.Model, keras.Sequential, Functional)
@@ -94,6 +94,7 @@ def _compiling(stock: Callable[..., None], trainer: type) -> Callable[..., None]
     def compile(model: Model, *args: Any, **kwargs: Any) -> None:
         if _make_exact(model, trainer):
             model._kte.attach()
+        if _passes_by(model, "compile"):
             # Not the user's own `compile`, which has called this.
             call_exact(trainer, "compile", stock, model, *args, **kwargs)
         else:
@@ -106,14 +107,20 @@ def _running(stock: Callable[..., Nest], name: str, trainer: Any) -> Callable[..
     @functools.wraps(stock)
     def run(model: Model, *args: Any, **kwargs: Any) -> Nest:
         options = compiled_with(model)
-        if not _make_exact(model, trainer):
+        if _make_exact(model, trainer):
+            model._kte.attach()
+            if options is not None:
+                trainer.compile(model, **options)
+        if not _passes_by(model, name):
             return stock(model, *args, **kwargs)
-        model._kte.attach()
-        if options is not None:
-            trainer.compile(model, **options)
         return call_exact(trainer, name, stock, model, *args, **kwargs)
 
     return run
+
+
+def _passes_by(model: Model, name: str) -> bool:
+    """Return whether `keras.Model`'s method of an exact model was called past ours: by name, or as it became exact."""
+    return isinstance(model, ExactModel) and not comes_from_exact(model, name)
 
 
 def _make_exact(model: Model, trainer: type) -> bool:

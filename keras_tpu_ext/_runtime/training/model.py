@@ -11,8 +11,9 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.compat import Functional, functional_members, keras
 from keras_tpu_ext._runtime.training.program import ExactProgram
 
-# The call of `keras.Model`'s method that this thread is in: the model, the method's name, and the rest of it.
-_PASSED: ContextVar[Any] = ContextVar("_PASSED", default=(None, "", None))
+# The method of a model, by the model's id and its name, that this thread goes through: from `keras.Model`'s to ours, with
+# the rest of it, or from ours to `keras.Model`'s, with `None`.
+_PASSED: ContextVar[tuple[int, str, Any]] = ContextVar("_PASSED", default=(0, "", None))
 
 
 def call_exact(trainer: type, name: str, stock: Callable[..., Nest], model: Model, *args: Any, **kwargs: Any) -> Nest:
@@ -20,7 +21,7 @@ def call_exact(trainer: type, name: str, stock: Callable[..., Nest], model: Mode
 
     What somebody has wrapped round `keras.Model`'s is not called a second time.
     """
-    token = _PASSED.set((model, name, stock))
+    token = _PASSED.set((id(model), name, stock))
     try:
         return getattr(trainer, name, stock)(model, *args, **kwargs)
     finally:
@@ -29,11 +30,20 @@ def call_exact(trainer: type, name: str, stock: Callable[..., Nest], model: Mode
 
 def stock_of(model: Model, parent: Any, name: str) -> Callable[..., Any]:
     """Return Keras's own method of `model`, given `super()`: at the beginning of the method that overrides it."""
-    passed, of, stock = _PASSED.get()
-    if passed is not model or of != name:
-        return getattr(parent, name)
-    _PASSED.set((None, "", None))
-    return functools.partial(stock, model)
+    *passed, stock = _PASSED.get()
+    if passed == [id(model), name] and stock is not None:
+        _PASSED.set((0, "", None))
+        return functools.partial(stock, model)
+    _PASSED.set((id(model), name, None))
+    return getattr(parent, name)
+
+
+def comes_from_exact(model: Model, name: str) -> bool:
+    """Return whether `keras.Model`'s method is called by ours, as `stock_of` told; asked once for a call."""
+    came = _PASSED.get() == (id(model), name, None)
+    if came:
+        _PASSED.set((0, "", None))
+    return came
 
 
 class ExactModel:
@@ -211,12 +221,14 @@ class ExactModel:
     def make_train_function(self: Any, force: bool = False) -> Any:
         """Build the function that `fit` calls for one execution; Keras 2 wants it returned."""
         if self.train_function is None or force:
+            self._kte.compiled_state()
             self.train_function = self._kte.make_train_function()
         return self.train_function
 
     def make_test_function(self: Any, force: bool = False) -> Any:
         """Build the function that `evaluate` calls for one execution; Keras 2 wants it returned."""
         if self.test_function is None or force:
+            self._kte.compiled_state()
             self.test_function = self._kte.make_test_function()
         return self.test_function
 

@@ -296,7 +296,11 @@ class ExactProgram(Unsaved):
 
     def compiled_state(self) -> StepState:
         """Return `state` of a compiled model."""
-        assert self.state is not None, "the model is compiled"
+        if self.state is None:
+            raise ArgumentError(
+                f"{self.model.name} was made in a strategy_scope() and compiled after it, by keras.Model.compile(self, "
+                "...). Write super().compile(...) instead, or compile it in the block."
+            )
         return self.state
 
     def augment(self, x: Nest, y: Nest) -> tuple[Any, Any]:
