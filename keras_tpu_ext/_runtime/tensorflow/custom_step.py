@@ -124,6 +124,8 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
     stateful = [layer.name for layer in recurrent if layer.stateful]
     if stateful:
         return Separability(f"{', '.join(stateful)} keeps a state for each row of a batch")
+    if training and any(getattr(each, "overwrite_with_gradient", False) for each in model.trainable_variables):
+        return Separability("layers with float8 keep the largest number of a batch")
     x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
