@@ -96,6 +96,7 @@ def test_an_exact_model_is_as_before_to_the_bit(options, short):
 
 
 @pytest.mark.skipif(IS_KERAS2, reason="without a generator, its dropout has drawn some numbers")
+@pytest.mark.gate_on("keras3_jax")
 def test_it_trains_afterwards_as_if_it_had_not_been_planned(short):
     def trained(*, planned):
         keras.utils.set_random_seed(3)
@@ -142,6 +143,7 @@ def test_data_that_are_slower_than_they_are_measured_for_are_measured_by_one_bat
     assert found.examples == 16
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_long_epochs_and_validations_are_ended_early(monkeypatch):
     monkeypatch.setattr(here, "_SECONDS", 1.6)  # on TensorFlow it takes some 40 steps to know what one waits
     began = time.perf_counter()

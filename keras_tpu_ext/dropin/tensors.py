@@ -224,6 +224,7 @@ def install() -> None:
     add(tf.Tensor, "__jax_array__", _jax_array_of)
     for kind in (ArrayImpl, jax.core.Tracer, keras.KerasTensor, keras.Variable):
         add(kind, "get_shape", lambda tensor: Shape(tensor.shape))
+        add(kind, "set_shape", lambda tensor, shape: tensor.get_shape().assert_is_compatible_with(shape))
     add(ArrayImpl, "numpy", lambda array: np.asarray(array))
     shaped = ("keras.KerasTensor", "keras.Variable", "jax.core.Tracer")
     replace({f"{kind}.shape": _with_shape for kind in shaped})

@@ -306,7 +306,12 @@ def attended(query, key, value, where, mask=None, cap=None):
 
     with where or contextlib.nullcontext():
         arrays = query, key, value
-        return [attend(*arrays), *gradients(*arrays), *jax.grad(squared, argnums=(0, 1, 2))(*arrays)]
+        every = lambda *arrays: [  # noqa: E731
+            attend(*arrays),
+            *gradients(*arrays),
+            *jax.grad(squared, argnums=(0, 1, 2))(*arrays),
+        ]
+        return jax.jit(every)(*arrays)
 
 
 @pytest.mark.skipif(VERSION < (3, 10), reason="this Keras caps no logits")

@@ -280,7 +280,7 @@ KILLED = """
 """
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 def test_a_killed_process_and_what_it_cost(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(KILLED).replace("import keras\n", f"{IMPORT_KERAS}\n"))

@@ -270,8 +270,8 @@ def test_a_spike_may_stop(data):
 
 RNG = np.random.default_rng(3)
 ORDINARY = [
-    {"optimizer": optimizer, "loss": loss, "steps_per_execution": steps, "activation": activation}
-    for optimizer in ("adam", "sgd")
+    ({"optimizer": optimizer, "loss": loss, "steps_per_execution": steps, "activation": activation}, plain)
+    for optimizer, plain in (("adam", False), ("sgd", True))
     for loss, steps, activation in [
         ("mse", 1, "relu"),
         ("mae", 4, "tanh"),
@@ -282,8 +282,7 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("options", ORDINARY, ids=str)
+@pytest.mark.parametrize(("options", "plain"), ORDINARY, ids=str)
 def test_an_ordinary_training_gives_no_alarm(data, options, plain):
     x, y = (np.tile(part, (3, 1)) for part in data)
     watch = kte.callbacks.Watch(on_not_finite="raise")

@@ -20,6 +20,7 @@ ON_DROPIN = {
     "denoise_generators",
     "full_h5_checkpoint",
     "kfold_tabular",
+    "masked_lstm",
     "mobilenet_finetune",
     "openvaccine_gru",
     "quantile_osic",

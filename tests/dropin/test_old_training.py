@@ -325,6 +325,45 @@ def crossentropy_of_what_no_sigmoid_made():
     return float(keras.losses.binary_crossentropy(np.ones((1, 1), "float32"), np.zeros((1, 1), "float32"))[0])
 
 
+def loss_of_frozen_weight():
+    layer = keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=keras.regularizers.L2(1.0))
+    layer.build((None, 4))
+    layer.trainable = False
+    return float(sum(layer.losses))
+
+
+def masked_error():
+    model = keras.Sequential([keras.layers.Embedding(3, 1, mask_zero=True, embeddings_initializer="ones")])
+    model.compile("sgd", "mse", metrics=["mae"])
+    return model.fit(np.array([[1, 0]] * 3), np.array([[[2.0], [5.0]]] * 3), verbose=0).history["mae"][0]
+
+
+class OwnWeight(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.own = self.add_weight(shape=(9,))
+        self.inner = keras.Sequential([keras.layers.Dense(2), keras.layers.TimeDistributed(TwoParts())])
+
+
+class TwoParts(keras.Layer):
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.BatchNormalization(scale=False), keras.layers.Dense(3)]
+
+    def build(self, shape):
+        for part in self.parts:
+            part.build(shape)
+
+    def call(self, x):
+        return self.parts[1](self.parts[0](x))
+
+
+def sizes_of_weights():
+    model = OwnWeight()
+    model.inner.build((None, 5, 4))
+    return [weight.size for weight in model.get_weights()]
+
+
 LOSSES = ("a_loss", "b_loss")
 # What both have, what it gives in Keras 3, and what it gave in old Keras.
 MEANINGS = {
@@ -361,6 +400,9 @@ MEANINGS = {
     "second compile": (lambda: names("mae", again=True)[0], ["loss", "mae"], ["loss"]),
     "trainable": (trains_when_frozen_later, False, True),
     "thawed below a frozen model": (thawed_below_a_frozen_model, [4, 4, 0, 0, 2], [2, 2, 2, 2, 2]),
+    "regularizer of a frozen weight": (loss_of_frozen_weight, 0.0, 4.0),
+    "metric of masked outputs": (masked_error, 2.5, 1.0),
+    "order of weights": (sizes_of_weights, [9, 8, 2, 2, 2, 2, 6, 3], [8, 2, 2, 6, 3, 2, 2, 9]),
     "Sequential.output": (tensors_of_a_called_sequential, [True, True, False], [False, False, True]),
 }
 

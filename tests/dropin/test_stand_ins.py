@@ -136,6 +136,15 @@ def test_weight_normalization_trains():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize(("data_init", "later"), [(True, [(6, 3), (3,)]), (False, [(3,)])])
+def test_weight_normalization_has_the_weights_of_addons(data_init, later):
+    layer = tfa.layers.WeightNormalization(keras.layers.Dense(3), data_init=data_init)
+    layer(cases.DATA["features"])
+    assert [one.shape for one in layer.get_weights()] == [(3,), (6, 3), (3,), (), *later]
+    assert (layer.get_weights()[0] != 1).all()  # set by the first call, outside of a step
+    assert layer.get_weights()[3] == 1
+
+
 def test_weight_normalization_needs_a_kernel():
     with pytest.raises(ValueError, match=r"needs a layer with a `kernel`, and lstm.* has none"):
         tfa.layers.WeightNormalization(keras.layers.LSTM(3)).build((None, 4, 5))

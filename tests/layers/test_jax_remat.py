@@ -11,6 +11,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
 pytestmark = [pytest.mark.runtimes("keras3_jax"), pytest.mark.gate_on("keras3_jax")]
+LATER = pytest.mark.exhaustive
 
 X = np.random.default_rng(0).normal(size=(20, 6, 16)).astype("float32")
 
@@ -46,7 +47,13 @@ def trained(one, batch_size=8):
     return one.get_weights()
 
 
-@pytest.mark.parametrize("policy", ["nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "dots_saveable",
+        *(pytest.param(one, marks=LATER) for one in ("nothing_saveable", "dots_with_no_batch_dims_saveable")),
+    ],
+)
 def test_training_is_the_same(policy):
     for weight, other in zip(trained(kte.layers.remat(model(), policy=policy)), trained(model()), strict=True):
         np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-5)
@@ -67,7 +74,8 @@ def kept(one):
         outputs, _ = one.stateless_call(trainable, [v.value for v in one.non_trainable_variables], X, training=True)
         return outputs.sum()
 
-    _, pullback = jax.vjp(loss, [v.value for v in one.trainable_variables])
+    values = [v.value for v in one.trainable_variables]
+    pullback = jax.eval_shape(lambda values: jax.vjp(loss, values)[1], values)
     return sum(leaf.size for leaf in jax.tree.leaves(pullback))
 
 

@@ -38,7 +38,7 @@ def of_two_folds(scope):
     return model
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive
 def test_models_of_each_fold_are_exact(scope3):
     one = of_two_folds(kte.strategy_scope(require="cpu", replicas=1))
     assert_close(of_two_folds(scope3).predict(X, verbose=0), one.predict(X, verbose=0))

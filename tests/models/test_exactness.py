@@ -152,7 +152,10 @@ def test_every_split_of_a_batch(pairs, twins, data, schedule, weights, kind, ste
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 @pytest.mark.parametrize(
     "steps_per_execution",
-    [pytest.param(1, marks=pytest.mark.gate_on("keras3_jax", "keras2_tf215")), 5],
+    [
+        pytest.param(1, marks=pytest.mark.gate_on("keras2_tf215")),
+        pytest.param(5, marks=pytest.mark.gate_on("keras3_jax")),
+    ],
 )
 def test_no_step_is_counted_where_a_dataset_of_unknown_length_ends(scope3, data, replicas, steps_per_execution):
     if IS_KERAS2 and steps_per_execution > 1:
@@ -173,7 +176,7 @@ def on_batch(method, model, **arguments):
     ("sizes", "weighted", "eagerly"),
     [
         pytest.param((3, 96, 100), False, False, marks=pytest.mark.gate_on("keras3_jax")),
-        pytest.param((3, 100), False, False, marks=pytest.mark.gate_on("keras3_tf")),
+        pytest.param((3, 100), False, False, marks=pytest.mark.exhaustive),
         pytest.param((100,), True, False, marks=pytest.mark.exhaustive),
         pytest.param((100,), True, True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
     ],
@@ -226,7 +229,7 @@ def sentences():
             False,
             marks=[
                 pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has one mean"),
-                pytest.mark.gate_on("keras3_tf"),
+                pytest.mark.exhaustive,  # tests/parity has it
             ],
         ),
     ],
@@ -325,7 +328,7 @@ if not ON_JAX:  # where plain Keras trains on no loss that is not reduced; test_
         # tests/parity has lists, dicts, sums and unreduced losses too.
         *(pytest.param(kind, "fit", marks=pytest.mark.exhaustive) for kind in OUTPUTS if kind != "dict by name"),
         pytest.param("dict by name", "fit", marks=pytest.mark.gate_on("keras3_jax", "keras2_tf215")),
-        pytest.param("list", "train_on_batch", marks=pytest.mark.gate_on("keras3_jax")),
+        pytest.param("list", "train_on_batch", marks=pytest.mark.exhaustive),
         pytest.param(
             *("unreduced", "fit eagerly"),
             marks=[pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")],
@@ -532,7 +535,7 @@ def test_two_models_in_turn(twins, data):
         pair.agree(fit(data.x[:100], data.y[:100]))
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_normalization_over_all_replicas(twins, data):
     """On JAX a layer sees the whole batch anyway, and plain Keras refuses `synchronized`."""
 
@@ -569,7 +572,7 @@ def extra(layer, shape=(6, 6, 2)):
     return build
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_losses_as_metrics(twins, data, padded):
     """They reduce by themselves: a sum, or a mean that nobody weighs again."""

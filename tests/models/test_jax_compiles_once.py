@@ -28,7 +28,7 @@ def compiled_again(model, *callbacks, fits=1, **options):
     return [str(one) for one in recompilations.report().compilations if one.reason]
 
 
-@pytest.fixture(params=[1, 2], ids=["one device", "two devices"])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.exhaustive), 2], ids=["one device", "two devices"])
 def scope(request):
     if request.param == 1:
         return kte.strategy_scope(require="cpu")

@@ -104,10 +104,8 @@ def assert_same(got, expected):
         assert_close(np.asarray(got[name]), np.asarray(values), message=name)
 
 
-@pytest.mark.gate_on("keras3_tf")
-@pytest.mark.parametrize(
-    "loss", [Contrasts, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (CalledAsAWhole, ByExample))]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("loss", [Contrasts, CalledAsAWhole, ByExample])
 def test_a_loss_of_ones_own(scope3, data, loss):
     expected = outcome(contextlib.nullcontext(), data, lambda: model_of(None), loss)
     assert_same(outcome(scope3, data, lambda: model_of(None), loss), expected)

@@ -110,7 +110,7 @@ WEIGHTED = {"dense", "mask, weighted mean", "two outputs"}
 # What tests/parity does not combine with padding.
 ON_ALL = ("keras3_tf", "keras3_jax", "keras2_tf215")
 IN_GATE = {
-    ("batch normalisation and activity regulariser", False): ("keras3_tf", "keras3_jax", "keras2_tf221"),
+    ("batch normalisation and activity regulariser", False): ("keras3_jax", "keras2_tf221"),
     ("activity regulariser", False): ("keras2_tf215",),
     ("own compute_loss", False): ("keras2_tf215",),
     ("two outputs", False): ("keras3_jax",),

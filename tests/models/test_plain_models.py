@@ -343,6 +343,7 @@ def train_one_that_was_made_outside(how, scope, data):
         return model, trained(model, data)
 
 
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 @pytest.mark.parametrize("how", [pytest.param("compiled inside", marks=pytest.mark.exhaustive), "fitted inside"])
 def test_a_model_that_was_made_outside_moves_in_or_is_told(data, scope3, how):
     expected = trained(compiled(seeded(functional)), data)

@@ -102,13 +102,13 @@ class Remembers(keras.losses.Loss):
         return tf.reduce_mean((y_true - y_pred) ** 2, -1) / (1.0 + self.largest + self.calls)
 
 
-def outcome(scope, layer=keras.layers.ReLU, loss=keras.losses.MeanSquaredError, rows=4):
+def outcome(scope, layer=keras.layers.ReLU, loss=keras.losses.MeanSquaredError, rows=4, weights=None):
     keras.utils.set_random_seed(0)
     with scope:
         inputs = keras.Input((1,))
         model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(layer()(inputs)))
         model.compile(keras.optimizers.SGD(0.01), loss())
-    history = model.fit(X[:rows], Y[:rows], batch_size=4, epochs=2, shuffle=False, verbose=0).history
+    history = model.fit(X[:rows], Y[:rows], 4, 2, sample_weight=weights, shuffle=False, verbose=0).history
     return {
         **history,
         "evaluated": model.evaluate(X[:4], Y[:4], verbose=0),
@@ -128,10 +128,15 @@ def assert_same(got, expected):
     [
         (CentersInTraining, 4),
         (CountsRows, 5),
-        (CentersByMeanOfShares, 4),
         *(
             pytest.param(*each, marks=exhaustive)
-            for each in ((CentersHalves, 4), (KeepsMean, 5), (KeepsFirst, 5), (centers_by_segments, 4))
+            for each in (
+                (CentersByMeanOfShares, 4),
+                (CentersHalves, 4),
+                (KeepsMean, 5),
+                (KeepsFirst, 5),
+                (centers_by_segments, 4),
+            )
         ),
     ],
 )
@@ -139,11 +144,25 @@ def test_a_layer_that_looks_beyond_its_row(scope3, layer, rows):
     assert_same(outcome(scope3, layer, rows=rows), outcome(contextlib.nullcontext(), layer, rows=rows))
 
 
+def selects_a_class_unreduced():
+    return SelectsAClass(reduction="none")
+
+
 @pytest.mark.parametrize(
-    "loss", [SelectsAClass, *(pytest.param(each, marks=exhaustive) for each in (DividesByVariance, Remembers))]
+    "loss",
+    [
+        selects_a_class_unreduced,
+        *(pytest.param(each, marks=exhaustive) for each in (SelectsAClass, DividesByVariance, Remembers)),
+    ],
 )
 def test_a_loss_that_looks_beyond_its_row(scope3, loss):
     assert_same(outcome(scope3, loss=loss), outcome(contextlib.nullcontext(), loss=loss))
+
+
+@pytest.mark.skipif(IS_KERAS2, reason="of Keras 3")
+def test_a_loss_of_keras_that_returns_one_number_with_weights(scope3):
+    options = {"loss": keras.losses.Dice, "weights": np.arange(4.0)}
+    assert_same(outcome(scope3, **options), outcome(contextlib.nullcontext(), **options))
 
 
 def test_a_trial_changes_nothing_that_a_loss_keeps(scope3):
@@ -201,10 +220,10 @@ def trained(scope, model_class, reads=None):
 @pytest.mark.parametrize(
     ("model_class", "reads"),
     [
-        (InItsLoss, None),
+        pytest.param(InItsLoss, None, marks=exhaustive),
         (InItsMetrics, None),
         (Keeping, "loss"),
-        (Keeping, "metrics"),
+        pytest.param(Keeping, "metrics", marks=exhaustive),
     ],
 )
 def test_a_loss_that_reads_what_a_layer_keeps(scope3, model_class, reads):
@@ -317,6 +336,21 @@ def test_a_table_looked_up_in_compute_loss(scope3):
             model = LooksUp(inputs, keras.layers.Dense(1)(inputs))
             model.compile(keras.optimizers.Adam(0.1))
         return model.fit(X, Y, batch_size=5, epochs=3, shuffle=False, verbose=0).history["loss"]
+
+    assert_close(np.asarray(losses(scope3)), np.asarray(losses(contextlib.nullcontext())))
+
+
+@pytest.mark.skipif(IS_KERAS2, reason="of Keras 3")
+@TOLD
+def test_layers_with_float8(scope3):
+    def losses(scope):
+        keras.utils.set_random_seed(0)
+        with scope:
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+            for layer in model.layers:
+                layer.quantize("float8")
+            model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"]
 
     assert_close(np.asarray(losses(scope3)), np.asarray(losses(contextlib.nullcontext())))
 

@@ -186,6 +186,7 @@ def test_two_numbers_of_batches_in_a_step_are_refused(given, by_optimizer):
 
 
 @pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has no optimizer that accumulates")
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize(
     "make",
     [
@@ -277,7 +278,7 @@ class Divides(keras.layers.Layer):
 
 
 @pytest.mark.gate_on("keras3_tf", "keras2_tf215")
-@pytest.mark.parametrize("layer", [Pole, Divides])
+@pytest.mark.parametrize("layer", [pytest.param(Pole, marks=pytest.mark.exhaustive), Divides])
 def test_a_layer_may_do_with_the_row_of_a_replica_without_examples_what_it_likes(twins, data, layer):
     def build(model_class):
         inputs = keras.Input((6,))
@@ -289,7 +290,7 @@ def test_a_layer_may_do_with_the_row_of_a_replica_without_examples_what_it_likes
     pair.agree(lambda model: model.fit(batches, epochs=1, shuffle=False, verbose=0).history)
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive
 def test_the_number_of_steps_stays_known_where_a_replica_may_have_no_example(twins, data):
     """Keras's `TimeDistributed` takes the number of rows for that of steps it does not know."""
 
@@ -362,6 +363,7 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(scope3, data, replica)
     # Keras 3.15 hands its variables to np.array when it saves; numpy 2 wants one more keyword of them.
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 )
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_going_on_after_loading_is_going_on(scope3, data, tmp_path):
     """Saved in the middle of a window, with averages and a loss scale: bit for bit the same afterwards."""
 

@@ -22,12 +22,12 @@ def dense():
     return (rng.normal(size=(43, 9)) * (rng.uniform(size=(43, 9)) < 0.3)).astype("float32")
 
 
-def compiled(scope, **options):
+def compiled(scope, optimizer="Adam", **options):
     keras.utils.set_random_seed(3)
     with scope:
         inputs = keras.Input((9,), sparse=True)
         model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(4, activation="tanh")(inputs)))
-        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"], **options)
+        model.compile(getattr(keras.optimizers, optimizer)(0.1), "mse", metrics=["mae"], **options)
     return model
 
 
@@ -57,14 +57,15 @@ def assert_same(got, stock):
 @pytest.mark.parametrize("as_dataset", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 @pytest.mark.parametrize("options", [{}, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in MORE)])
 def test_sparse_inputs_give_the_numbers_of_one_device(dense, as_dataset, options):
-    stock = outcome(compiled(contextlib.nullcontext()), dense, as_dataset)
-    ours = compiled(kte.strategy_scope(require="cpu", replicas=3), **options)
+    # Adam squares the slices of a gradient, which are not told apart eagerly.
+    optimizer = "SGD" if "run_eagerly" in options else "Adam"
+    stock = outcome(compiled(contextlib.nullcontext(), optimizer), dense, as_dataset)
+    ours = compiled(kte.strategy_scope(require="cpu", replicas=3), optimizer, **options)
     assert_same(outcome(ours, dense, as_dataset), stock)
 
 
-@pytest.mark.parametrize(
-    "rows", [pytest.param(43, marks=pytest.mark.exhaustive), pytest.param(1, marks=pytest.mark.runtimes("keras3_tf"))]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rows", [43, pytest.param(1, marks=pytest.mark.runtimes("keras3_tf"))])
 def test_one_sparse_batch_gives_the_numbers_of_one_device(scope3, dense, rows):
     stock, ours = (on_batch(compiled(scope), dense[:rows]) for scope in (contextlib.nullcontext(), scope3))
     assert_same(ours, stock)

@@ -223,6 +223,7 @@ dropin/old_keras/layers.py
   process: keras.layers.InputLayer.input: its tensor, which is its output
   process: keras.layers.Layer.trainable_variables, non_trainable_variables, trainable_weights, non_trainable_weights:
     what is below a frozen layer is frozen
+  process: keras.layers.Layer.weights: in the order of Keras 2
   process: keras.Sequential.input, output: its own tensors, not those of its first call
   process: keras.Model.get_layer: "/" in a name
   process: keras.src.layers.layer.get_shapes_dict: `build` gets shapes that have `as_list`

@@ -109,12 +109,14 @@ def _block_sizes(kernels: Any, mask: Mask, queries: int, keys: int, depth: int) 
 
 
 def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:
-    """Return a boolean array of shape (batch, queries), true for those that see a key; `None` if all surely do."""
+    """Return booleans that broadcast to (batch, queries), true for those that see a key; `None` if all surely do."""
     if mask.pairs is not None:
         return jnp.any(mask.pairs, axis=-1)
     first, last = _reach(mask, queries, keys)
     seen: jax.Array | None = None if np.all(last > first) else jnp.asarray(last > first)[None]
-    if mask.keys is not None:
+    if mask.keys is not None and mask.before is None and mask.after is None:
+        seen = jnp.any(mask.keys, axis=1, keepdims=True)
+    elif mask.keys is not None:
         visible = jnp.broadcast_to(mask.keys.astype(jnp.int32), (mask.keys.shape[0], keys))
         count = jnp.pad(jnp.cumsum(visible, axis=1), ((0, 0), (1, 0)))
         seen = jnp.take(count, last, axis=1) > jnp.take(count, np.minimum(first, last), axis=1)

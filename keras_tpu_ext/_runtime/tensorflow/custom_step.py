@@ -46,7 +46,7 @@ from keras_tpu_ext._runtime.tensorflow.empty_replicas import (
     one_row_if_empty,
     with_attached,
 )
-from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, num_replicas, with_none
+from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, UNIQUE, num_replicas, with_none
 from keras_tpu_ext._runtime.tensorflow.separability import (
     Separability,
     handle_of,
@@ -124,6 +124,8 @@ def _of_layers(model: Model, specs: Nest, step: str) -> Separability:
     stateful = [layer.name for layer in recurrent if layer.stateful]
     if stateful:
         return Separability(f"{', '.join(stateful)} keeps a state for each row of a batch")
+    if training and any(getattr(each, "overwrite_with_gradient", False) for each in model.trainable_variables):
+        return Separability("layers with float8 keep the largest number of a batch")
     x, _, _ = keras.utils.unpack_x_y_sample_weight(specs)
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
@@ -220,22 +222,33 @@ def _of_one_replica(spec: Any) -> Nest:
     return getattr(spec, "_value_specs", [spec])[0]
 
 
-def mark_lookups_once_a_batch(model: Model, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+def mark_slices(model: Model, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
     """Mark, for `sum_over_replicas`, the gradients of lookups that every replica has made for the same rows.
 
     Keras 3's optimizers square slices one by one, so their number matters. Lookups of each example yield as many on
     replicas as on one device. Those made once per batch, as of positions, yield them on each replica, and the sums of
     these are the slices of one device. In a user's own step, only a number of rows that the graph does not know tells
-    its lookups from these.
+    its lookups from these. Those of sparse inputs yield one for each row of the table.
     """
     if num_replicas() == 1:
         return
     found = model._kte.separability.get("train_step") if BATCH.role == "exact" else None
     for gradient, variable in zip(gradients, variables, strict=True):
-        if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None:
+        if not isinstance(gradient, tf.IndexedSlices):
+            continue
+        if gradient.indices.shape[0] is None:
+            setattr(gradient, UNIQUE, _are_unique(gradient.indices))
+        else:
             has_open_size = BATCH.valid is None and isinstance(BATCH.examples, tf.Tensor)
             is_once = has_open_size or (found is not None and handle_of(variable) in found.once)
             setattr(gradient, ONCE_A_BATCH, is_once)
+
+
+def _are_unique(indices: tf.Tensor) -> bool:
+    operation = indices.op
+    while operation.type in ("Reshape", "Identity", "Cast"):
+        operation = operation.inputs[0].op
+    return bool(operation.type == "Unique")
 
 
 Step = Callable[[Nest], Nest]

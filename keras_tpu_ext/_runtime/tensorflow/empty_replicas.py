@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest, SameNest
-from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH
+from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, UNIQUE
 
 _ATTACHED = ("_keras_mask", "_keras_logits")  # tensors that Keras attaches to an output: its mask, and its logits
 
@@ -142,7 +142,9 @@ def _with_values(slices: tf.IndexedSlices, values: tf.Tensor, has_any: tf.Tensor
         return tf.boolean_mask(values, changes), tf.boolean_mask(slices.indices, changes)
 
     values, indices = tf.cond(has_any, lambda: (values, tf.identity(slices.indices)), changing)
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+    changed = tf.IndexedSlices(values, indices, slices.dense_shape)
+    setattr(changed, UNIQUE, getattr(slices, UNIQUE, False))
+    return changed
 
 
 def _either(data: SameNest, condition: tf.Tensor, otherwise: Callable[[tf.Tensor], tf.Tensor]) -> SameNest:

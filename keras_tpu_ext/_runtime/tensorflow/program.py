@@ -32,7 +32,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 )
 from keras_tpu_ext._runtime.tensorflow.cluster import TensorFlowProcessGroup
 from keras_tpu_ext._runtime.tensorflow.custom_step import (
-    mark_lookups_once_a_batch,
+    mark_slices,
     predict_on_whole_batch,
     takes_whole_batch,
 )
@@ -276,7 +276,7 @@ class TensorFlowProgram(ExactProgram):
             # A walk has no rules for what computes gradients; they are right for the batch if the loss is.
             pairs = zip(gradients, variables, strict=True)
             gradients = [g if g is None else tf.zeros(v.shape, g.dtype) + tf.cast(loss, g.dtype) for g, v in pairs]
-        mark_lookups_once_a_batch(self.model, gradients, variables)
+        mark_slices(self.model, gradients, variables)
         gradients = finite_if_empty(gradients, BATCH.has_any)
         return self.unscale_gradients(optimizer, gradients)
 

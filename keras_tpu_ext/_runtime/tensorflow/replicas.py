@@ -14,7 +14,9 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.patches import temporarily
 from keras_tpu_ext._runtime.common.types import Nest, SameNest, Variable
 
-ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see `mark_lookups_once_a_batch`
+# Attributes of slices; see `mark_slices`.
+ONCE_A_BATCH = "kte_once_a_batch"
+UNIQUE = "kte_unique"
 
 
 class _View(threading.local):
@@ -47,7 +49,7 @@ def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return each value summed over all replicas, in one all-reduce per dtype; `None` stays `None`.
 
     Slices are joined; those with the attribute `ONCE_A_BATCH`, whose indices are the same on every replica, are
-    summed. In a graph a Python number is a static size, the same on every replica, so it is multiplied. Eagerly all
+    summed, and those with `UNIQUE`, none of which has the index of another, where their indices are the same. In a graph a Python number is a static size, the same on every replica, so it is multiplied. Eagerly all
     sizes are static, and those of an uneven batch differ.
     """
     count = num_replicas()
@@ -65,10 +67,16 @@ def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         parts = [_on_device(sums[i]) for i in indices]
         reduced = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, parts)
         for i, value in zip(indices, reduced, strict=True):
-            sums[i] = value
+            sums[i] = _summed_by_index(value) if getattr(values[i], UNIQUE, False) else value
     for i, slices in lookups.items():
         sums[i] = tf.IndexedSlices(sums[i], slices.indices, slices.dense_shape)
     return sums
+
+
+def _summed_by_index(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    indices, positions = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(indices))
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def _on_device(value: tf.Tensor) -> tf.Tensor:

@@ -95,8 +95,19 @@ class LocalLoss:
         with self._batch.whole_batch_view():
             values = self.loss(y_true, whole, sample_weight)
             mean = self._local_mean(values) if rank_of(values) else ops.sum(values)
-        self._track(mean / replicas, self._weight_of_batch(y_pred))
-        return recorded(LossSum(ops.sum(values) / replicas)).total
+        total, weight = ops.sum(values) / replicas, self._weight_of_batch(y_pred)
+        if rank_of(values) and self.loss.reduction in (None, "none"):
+            total = self._spread(total, mean, tree.flatten(y_pred)[0])
+            weight = self._weight_of_values(total)
+        self._track(mean / replicas, weight)
+        return recorded(LossSum(total)).total
+
+    def _spread(self, total: Tensor, mean: Tensor, y_pred: Tensor) -> Tensor:
+        """Return a number for each row of an unreduced loss: their mean is `mean`, and their gradient that of `total`."""
+        of_rows = ops.ones_like(y_pred[(slice(None), *[0] * (rank_of(y_pred) - 1))])
+        ones = ops.cast(self._batch.zero_invalid_rows(of_rows), total.dtype)
+        part = (total - ops.stop_gradient(total)) / ops.maximum(ops.sum(ones), 1)
+        return ones * (ops.stop_gradient(mean) + part)
 
     def _is_known(self) -> bool:
         """Return whether a loss is one of Keras that works on each example by itself, and on none."""
@@ -155,7 +166,7 @@ def _ignore(*args: object, **kwargs: object) -> None:
 
 def _has_axis(thing: Loss | Metric) -> bool:
     """Return whether a loss or a metric of Keras has an axis, other than the last, that may be that of the rows."""
-    return getattr(thing, "_fn_kwargs", {}).get("axis", -1) not in (None, -1)
+    return getattr(thing, "_fn_kwargs", {}).get("axis", -1) != -1
 
 
 def is_function(metric: Metric) -> bool:

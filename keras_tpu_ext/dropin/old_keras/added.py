@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras.src.utils import tracking
 
 from keras_tpu_ext.dropin.errors import out_of_reach
 from keras_tpu_ext.dropin.functions.random import is_in_layer
+from keras_tpu_ext.dropin.old_keras import masks
 from keras_tpu_ext.dropin.patching import Function, replace, wrap
 from keras_tpu_ext.dropin.report import mapped, means_old, told
 
@@ -84,12 +86,13 @@ def _add_metric(_: Function, self: Any, value: Any, name: str | None = None, **k
         values.append((means[name], value))
 
 
-def _collecting(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _collecting(stock: Function, self: Any, *args: Any, training: bool = False, **kwargs: Any) -> Any:
     token = _VALUES.set([])
     try:
-        return stock(self, *args, **kwargs)
+        loss, (unscaled, outputs, *variables) = stock(self, *args, training=training, **kwargs)
     finally:
         _VALUES.reset(token)
+    return loss, (unscaled, masks.beside(outputs) if training else outputs, *variables)
 
 
 def _updating(stock: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -127,5 +130,9 @@ def _mean_with_gradient_of_sum(loss: Any) -> Any:
 
 
 def _with_functions(stock: Function, self: Any) -> list[Any]:
+    """Return the losses of weights: also those that were added, and of frozen ones, which Keras 3 leaves out."""
     added = [loss for layer in self._flatten_layers() for loss in vars(layer).get(_FUNCTIONS, ())]
+    frozen = [one for one in self.non_trainable_weights if one.regularizer is not None]
+    if frozen and means_old("the regularizer of a frozen weight", "in the loss, as in Keras 2"):
+        added += [functools.partial(one.regularizer, one) for one in frozen]
     return [*stock(self), *(ops.convert_to_tensor(loss()) for loss in added)]

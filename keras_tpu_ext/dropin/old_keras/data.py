@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from keras import tree
 
+from keras_tpu_ext.dropin.old_keras import masks
 from keras_tpu_ext.dropin.patching import Function, wrap
 from keras_tpu_ext.dropin.report import mapped
 
@@ -54,6 +56,7 @@ def _with_all_weights(
 
 def _by_name(stock: Function, self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
     """Take the weights of outputs in a dict, which need not have all names, and the target of one output."""
+    y_pred = tree.map_structure(masks.with_mask, y_pred)
     names = [] if isinstance(y_pred, dict) else self.output_names
     if names and isinstance(sample_weight, dict):
         weights = [sample_weight.get(name) for name in names]

@@ -50,6 +50,7 @@ def install() -> None:
     )
     replace(
         {
+            "keras.layers.Layer.weights": _in_old_order,
             "keras.layers.InputLayer.input": lambda _: property(lambda self: self.output),
             "keras.layers.Layer.trainable_variables": functools.partial(_below_frozen, True, "variables"),
             "keras.layers.Layer.non_trainable_variables": functools.partial(_below_frozen, False, "variables"),
@@ -59,6 +60,20 @@ def install() -> None:
             "keras.Sequential.output": functools.partial(_of_own, lambda self: self.outputs),
         }
     )
+
+
+def _in_old_order(stock: property) -> property:
+    """Let a layer's weights that train come first, and a model's own weights last."""
+
+    def weights(self: Any) -> Any:
+        found = stock.__get__(self)
+        own = {id(one) for one in self._trainable_variables + self._non_trainable_variables}
+        is_late = (lambda one: id(one) in own) if isinstance(self, keras.Model) else (lambda one: not one.trainable)
+        then = sorted(found, key=is_late)
+        changed = any(a is not b for a, b in zip(found, then, strict=True))
+        return then if changed and means_old("the order of weights", "as in Keras 2") else found
+
+    return property(weights)
 
 
 def _below_frozen(trains: bool, of: str, stock: property) -> property:

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.src.backend import in_stateless_scope
 
 _register = keras.saving.register_keras_serializable(package="Addons")
 
@@ -28,7 +29,8 @@ class WeightNormalization(keras.layers.Wrapper):
     """A layer whose kernel is `v`, divided by its length, times `g`; unlike in Addons, not around an RNN.
 
     What the first batch says of `g` and of the bias is kept beside them, in weights that are not trained, and added:
-    in a step of JAX, a call cannot change what is trained.
+    in a step of JAX, a call cannot change what is trained. With `data_init` these are those in which Addons has the
+    first kernel and bias, which are not needed after it.
     """
 
     def __init__(self, layer: Any, data_init: bool = True, **kwargs: Any) -> None:
@@ -39,27 +41,33 @@ class WeightNormalization(keras.layers.Wrapper):
         """Make the variables."""
         if not self.layer.built:
             self.layer.build(input_shape)
-        self.v: Any = getattr(self.layer, "_kernel", getattr(self.layer, "kernel", None))
-        if self.v is None:
+        kernel = getattr(self.layer, "_kernel", getattr(self.layer, "kernel", None))
+        if kernel is None:
             raise ValueError(f"WeightNormalization needs a layer with a `kernel`, and {self.layer.name} has none.")
+        self.g = self.add_weight(name="g", shape=kernel.shape[-1:], initializer="ones")
+        self.v: Any = kernel
         self._bias = getattr(self.layer, "bias", None)
-        depth = (self.v.shape[-1],)
-        self.g = self.add_weight(name="g", shape=depth, initializer="ones")
-        shapes = {"added_g": depth, "added_bias": () if self._bias is None else self._bias.shape, "initialized": ()}
-        self._added_g, self._added_bias, self.initialized = (
-            self.add_weight(name=name, shape=shape, initializer="zeros", trainable=False)
-            for name, shape in shapes.items()
-        )
+        # 1 if Addons, or a file of it, has set `g` and the bias themselves; 2 if a first batch was seen here.
+        self.initialized = self.add_weight(name="initialized", shape=(), initializer="zeros", trainable=False)
+        first = [one for one in (kernel, self._bias) if one is not None] if self.data_init else [self.g]
+        self._first = [self.add_weight(name="first", shape=one.shape, trainable=False) for one in first]
+        for one, then in zip(self._first, first, strict=True):
+            one.assign(ops.copy(then))
         self.built = True
 
     def call(self, inputs: Any, **kwargs: Any) -> Any:
         """Compute the outputs."""
         self._begin(inputs)
-        kernel = self.v * ops.rsqrt(ops.maximum(self._square(), 1e-12)) * (self.g + self._added_g)
-        values = {id(self.v): kernel}
-        if self._bias is not None:
-            values[id(self._bias)] = self._bias + self._added_bias
+        g, bias = self.g + self._added(0), self._bias
+        values = {id(self.v): self.v * ops.rsqrt(ops.maximum(self._square(), 1e-12)) * g}
+        if bias is not None:
+            values[id(bias)] = bias + self._added(1) if self.data_init else bias.value
         return self._called_with(values, inputs, **kwargs)
+
+    def _added(self, place: int) -> Any:
+        """Return what the first batch says: of `g`, the last row of an array of equal rows, or of the bias."""
+        first = self._first[place]
+        return ops.where(ops.equal(self.initialized, 2), first[(-1,) * (len(first.shape) - 1)], 0.0)
 
     def _square(self) -> Any:
         return ops.sum(ops.square(self.v), axis=tuple(range(len(self.v.shape) - 1)))
@@ -77,15 +85,20 @@ class WeightNormalization(keras.layers.Wrapper):
 
     def _begin(self, inputs: Any) -> None:
         """In the first call, find what is added to `g` and the bias."""
-        is_first = ops.equal(self.initialized, 0)
-        added = ops.sqrt(self._square()) - self.g
+        found = [ops.sqrt(self._square()) - self.g]
         if self.data_init:
             scale, bias = self._scale_and_bias(inputs)
-            added = self.g * (scale - 1)
-            if self._bias is not None:
-                self._added_bias.assign(ops.where(is_first, bias - self._bias, self._added_bias.value))
-        self._added_g.assign(ops.stop_gradient(ops.where(is_first, added, self._added_g.value)))
-        self.initialized.assign(1.0)
+            found = [self.g * (scale - 1), bias - self._bias if self._bias is not None else None]
+        is_first = ops.equal(self.initialized, 0)
+        if not in_stateless_scope():  # outside of a step, a call can change what is trained, as in Addons
+            for variable, added in zip((self.g, self._bias), found, strict=False):
+                if added is not None:
+                    variable.assign_add(ops.where(is_first, added, 0.0))
+            self.initialized.assign(ops.where(is_first, 1.0, self.initialized.value))
+            return
+        for variable, added in zip(self._first, found, strict=False):
+            variable.assign(ops.stop_gradient(ops.where(is_first, added, variable.value)))
+        self.initialized.assign(ops.where(is_first, 2.0, self.initialized.value))
 
     def _scale_and_bias(self, inputs: Any) -> tuple[Any, Any]:
         """Return by what the layer's outputs would be normalised, without its activation."""
@@ -93,7 +106,8 @@ class WeightNormalization(keras.layers.Wrapper):
         if activation is not None:
             self.layer.activation = keras.activations.linear
         try:
-            outputs = self._called_with({}, inputs)
+            first = zip((self.v, self._bias), self._first, strict=False)
+            outputs = self._called_with({id(of): one.value for of, one in first}, inputs)
         finally:
             if activation is not None:
                 self.layer.activation = activation

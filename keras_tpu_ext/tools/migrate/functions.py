@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import libcst as cst
@@ -25,6 +26,7 @@ _DTYPE_NAMES = {"half": "float16", "double": "float64"}
 _BACKEND = "keras.backend."
 _SEEDS = ("tf.random.set_seed", "tf.random.set_random_seed", "tf.set_random_seed", "tf.compat.v1.set_random_seed")
 _OF_TODAY = tuple(f"tf.compat.v1.{part}" for part in ("logging", "gfile", "ConfigProto", "GPUOptions", "random"))
+_SHAPE = m.Call(func=m.Attribute(attr=m.Name("shape"))) | m.Attribute(attr=m.Name("shape"))
 _SIZE = m.Subscript(m.Call(m.Attribute(attr=m.Name("shape"))))
 _MAKERS = ("initializer", "name_scope", "variable_scope", "device", "set_seed")  # in a model, but on no value of it
 
@@ -47,6 +49,9 @@ def call(context: Context, original: cst.Call, updated: cst.Call) -> cst.BaseExp
         return updated.with_changes(func=cst.parse_expression("keras.ops.convert_to_numpy"))
     if name in _SEEDS:
         return _seed(context, original, updated)
+    if _of_sizes(context, original, name) and context.roles.of(original) == {MODEL}:
+        context.mapped(original, old, "the sizes themselves")
+        return updated.args[0].value
     row = row_of(name)
     if row is None:
         _tell_unknown(context, original, name)
@@ -175,11 +180,34 @@ def _computes_size(context: Context, original: cst.Call, name: str) -> bool:
         if isinstance(parent, cst.Subscript) and isinstance(parent.slice[0].slice, cst.Slice):
             parent = context.parents.get(parent)
         return isinstance(parent, cst.BinaryOperation)
-    parts = original.args[0].value if original.args else None
-    if name.rpartition(".")[2] not in ("concat", "stack") or not isinstance(parts, (cst.List, cst.Tuple)):
+    last = name.rpartition(".")[2]
+    if last in ("prod", "reduce_prod") and original.args:
+        return _is_size(context, original.args[0].value)
+    if last not in ("concat", "stack") or not original.args:
         return False
-    shape = m.Call(func=m.Attribute(attr=m.Name("shape"))) | m.Attribute(attr=m.Name("shape"))
-    return any(bool(m.findall(one.value, shape)) and not _is_number(one.value) for one in parts.elements)
+    parts = [one for one in _values(context, original.args[0].value) if isinstance(one, (cst.List, cst.Tuple))]
+    return any(_is_size(context, part.value) for one in parts for part in one.elements)
+
+
+def _values(context: Context, value: cst.BaseExpression) -> Sequence[cst.BaseExpression]:
+    return context.names.values.get(context.names.of(value), []) if isinstance(value, cst.Name) else [value]
+
+
+def _is_size(context: Context, value: cst.BaseExpression) -> bool:
+    """Return whether an expression has a shape in it, or is a variable, or a part of one, that was given a shape."""
+    if m.findall(value, _SHAPE):
+        return not _is_number(value)
+    value = value.value if isinstance(value, cst.Subscript) else value
+    return any(m.matches(one, _SHAPE | m.Subscript(_SHAPE)) for one in _values(context, value))
+
+
+def _of_sizes(context: Context, original: cst.Call, name: str) -> bool:
+    """Return whether a call stacks the sizes that `reshape` is given, which takes a list of them, too."""
+    around = context.parents.get(context.parents.get(original, original))
+    if name not in ("tf.stack", f"{_BACKEND}stack") or len(original.args) != 1 or not isinstance(around, cst.Call):
+        return False
+    is_reshape = m.matches(around, m.Call(m.Attribute(attr=m.Name("reshape")), [m.Arg(), m.Arg()]))
+    return is_reshape and around.args[1].value is original
 
 
 def _is_number(value: cst.BaseExpression) -> bool:

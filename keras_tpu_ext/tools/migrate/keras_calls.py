@@ -17,6 +17,8 @@ from keras_tpu_ext.tools.migrate.special_calls import (
     check_monitor,
     load_model,
     of_compile,
+    of_layer,
+    order_of_weights,
     save,
     schedule_of_floats,
 )
@@ -60,7 +62,9 @@ def _of_keras(context: Context, original: cst.Call, updated: cst.Call, name: str
     made = with_weights_file(context, original, _with_arguments(context, original, updated, table))
     if name == "keras.callbacks.LearningRateScheduler":
         return schedule_of_floats(context, original, made)
-    if name.startswith("keras.callbacks."):
+    if name.startswith("keras.layers."):
+        of_layer(context, original, name)
+    elif name.startswith("keras.callbacks."):
         check_monitor(context, original, name)
     elif name.endswith(".load_model"):
         load_model(context, original)
@@ -91,6 +95,8 @@ def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: 
         return _other_method(context, original, updated, METHODS[method])
     if method in ORDERS:
         return _by_keyword(context, original, updated, method)
+    if method == "set_weights":
+        order_of_weights(context, original)
     if method in ("save_weights", "load_weights"):
         return with_weights_file(context, original, updated)
     if method in ("save", "add_loss"):

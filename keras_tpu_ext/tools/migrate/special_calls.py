@@ -16,6 +16,9 @@ from keras_tpu_ext.tools.migrate.templates import NO_SPACE
 
 _METRICS = KERAS_NAMES["keras.metrics"]
 _NEW_FILE = re.compile(r"\.keras[\"']$")
+_REGULARIZER = re.compile(r"(?<!activity_)\bregularizer=|(?<!activity)_regularizer=")
+_SEQUENCES = re.compile(r"return_sequences=True|TimeDistributed|MultiHeadAttention")
+_UNTRAINED = re.compile(r"BatchNormalization|WeightNormalization|trainable=False")
 _ANY_FILE = re.compile(r"\.(keras|h5|hdf5)[\"']$")
 
 
@@ -92,6 +95,8 @@ def set_trainable(context: Context, original: cst.Assign) -> None:
     if not m.matches(target, m.Attribute(attr=m.Name("trainable"))):
         return
     assert isinstance(target, cst.Attribute)
+    if context.code(original.value) != "True":
+        _tell_regularizers(context, original, context.program.text)
     loop: cst.CSTNode | None = original
     while loop is not None and not isinstance(loop, cst.For):
         loop = context.parents.get(loop)
@@ -101,6 +106,33 @@ def set_trainable(context: Context, original: cst.Assign) -> None:
     compiled = [context.line(call) for call in context.roles.calls.get(f"{model}.compile", ())]
     if model and any(line < here for line in compiled) and not any(line > here for line in compiled):
         context.by_dropin(original, "trainable= after compile")
+
+
+def _tell_regularizers(context: Context, original: cst.CSTNode, where: str) -> None:
+    """Say where weights may be frozen that have a regularizer: Keras 3 leaves it out of the loss."""
+    if _REGULARIZER.search(where):
+        context.by_dropin(original, "the regularizer of a frozen weight")
+
+
+def of_layer(context: Context, original: cst.Call, name: str) -> None:
+    """Say where a layer is frozen that has a regularizer, or where its mask may come to a metric, in training."""
+    given = {keyword(arg): context.code(arg.value) for arg in original.args}
+    if given.get("trainable") == "False":
+        _tell_regularizers(context, original, context.code(original))
+    has_metrics = any("metrics" in keyword(arg) for call in context.roles.calls_of("compile") for arg in call.args)
+    is_masked = given.get("mask_zero") == "True" or name == "keras.layers.Masking"
+    if is_masked and has_metrics and _SEQUENCES.search(context.program.text):
+        context.by_dropin(original, "the metrics of masked outputs")
+
+
+def order_of_weights(context: Context, original: cst.Call) -> None:
+    """Say where lists of weights may have another order: of classes with weights that are not trained, or own ones."""
+    for name, node in context.roles.classes.items():
+        code = context.code(node)
+        own_model = any(context.names.of(base.value).endswith(".Model") for base in node.bases)
+        if context.roles.is_model_class(name) and (_UNTRAINED.search(code) or (own_model and "add_weight(" in code)):
+            context.by_dropin(original, "the order of weights")
+            return
 
 
 def save(context: Context, original: cst.Call) -> None:

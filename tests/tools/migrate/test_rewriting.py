@@ -31,6 +31,13 @@ ONLY_BY_DROPIN = {  # what Keras 3 would do in another way without a word, or no
     "m.compile('adam', {'a': 'mse', 'b': 'mae'}, loss_weights={'b': 2})\n": "loss_weights= by name",
     "tf.keras.optimizers.legacy.RMSprop(0.1)\n": "tf.keras.optimizers.legacy.RMSprop",
     "m.add_loss(x)\n": "model.add_loss()",
+    "m.trainable = keras.layers.Dense(1, kernel_regularizer='l2')\n": "the regularizer of a frozen weight",
+    "keras.layers.Dense(1, kernel_regularizer='l2', trainable=False)\n": "the regularizer of a frozen weight",
+    "keras.layers.GRU(2, return_sequences=True)(keras.layers.Masking()(x)); m.compile(metrics=[])\n": (
+        "the metrics of masked outputs"
+    ),
+    "m.set_weights(w)\nclass A(keras.Model):\n    def build(self, _): self.add_weight()\n": "the order of weights",
+    "tf.saved_model.LoadOptions(); m.load_weights('a.weights.h5', by_name=True)\n": "by_name=",
     "m.reset_states()\n": ".reset_states()",
     "m.predict_classes(x)\n": ".predict_classes()",
     "m.predict_proba(x)\n": ".predict_proba()",
@@ -205,6 +212,14 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
             LAYER + "return tf.ones((tf.cast(tf.shape(x)[0], dtype='int64'), 1))\n",
             NEW_LAYER + "return keras.ops.ones((keras.ops.shape(x)[0], 1))\n",
         ),
+        (
+            LAYER + "s = tf.shape(x)\n        return tf.reshape(x, tf.stack([s[0], -1]))\n",
+            NEW_LAYER + "s = keras.ops.shape(x)\n        return keras.ops.reshape(x, [s[0], -1])\n",
+        ),
+        (
+            TF + "model.load_weights('a.weights.h5', options=tf.saved_model.LoadOptions())\n",
+            "model.load_weights('a.weights.h5')\n",
+        ),
         ("model.compile('adam', 'mse', metrics='mae')\n", "model.compile('adam', 'mse', metrics=['mae'])\n"),
         (
             "def IoU(y, p): return p\nmodel.compile('adam', metrics=[IoU])\n",
@@ -254,6 +269,10 @@ def test_lines_in_todays_words(old, new, tmp_path):
         (
             LAYER + "return tf.reshape(x, tf.concat([tf.shape(x)[:1], [4]], 0))\n",
             "line 4: tf.concat is not decided: a size that TensorFlow computes",
+        ),
+        (
+            LAYER + "s = tf.shape(x)\n        return tf.zeros([tf.reduce_prod(s[:2]), 1])\n",
+            "line 5: tf.reduce_prod is not decided: a size that TensorFlow computes",
         ),
         (
             LAYER + "return tf.zeros(tf.shape(x)[1:3] * 2)\n",

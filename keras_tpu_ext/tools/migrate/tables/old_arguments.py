@@ -34,6 +34,7 @@ keras.callbacks.TensorBoard: write_grads=- batch_size=- embeddings_layer_names=-
 keras.callbacks.BackupAndRestore: save_before_preemption=-
 keras.losses.*: reduction=reduction
 keras.mixed_precision.Policy: loss_scale=-
+keras.models.load_model: options=-
 """)
 
 # By the method's name, on any value: too special to be anything else's.
@@ -42,6 +43,8 @@ fit, evaluate, predict: workers=- use_multiprocessing=- max_queue_size=- max_q_s
   nb_epoch=epochs
 compile: experimental_run_tf_function=- experimental_steps_per_execution=steps_per_execution
   sample_weight_mode=- target_tensors=- options=- run_metadata=- distribute=- pss_evaluation_shards=-
+save_weights: options=- save_format=?
+load_weights: options=- by_name=?
 add_weight: use_resource=- synchronization=- partitioner=- getter=- collections=- experimental_autocast=autocast
 """)
 

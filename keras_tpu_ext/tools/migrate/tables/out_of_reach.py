@@ -53,7 +53,8 @@ metrics: tf.keras.metrics
 OUT_OF_REACH: dict[str, str] = {
     **read_rows(f"""
 tf.GradientTape, tf.gradients: {_FIT}
-tf.saved_model: model.save("model.keras") and keras.models.load_model
+tf.saved_model.save: model.save("model.keras")
+tf.saved_model.load: keras.models.load_model of a file of model.save
 keras.backend.gradients: jax.grad of a function of arrays
 keras.backend.get_session: K.get_value(x), or model(x)
 keras.backend.local_conv1d, keras.backend.local_conv2d: keras.ops.einsum of the windows of x and the kernel
