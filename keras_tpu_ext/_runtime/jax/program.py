@@ -214,7 +214,8 @@ class JaxProgram(Keras3Program):
         _, (loss, y_pred, non_trainable, metrics) = self.model.compute_loss_and_updates(
             trainable, non_trainable, metrics, x, y, sample_weight, **options
         )
-        # Only for the error of a metric that cannot tell padded rows; the others get weights. No mask outlives a gradient.
+        # Only for the error of a metric that cannot tell padded rows; the others get weights. No mask outlives a
+        # gradient.
         of_metrics = jax.tree.map(jnp.copy, y_pred) if method == "fit" else y_pred
         self._updated_metrics(metrics, jnp.zeros(()), x, y, of_metrics, sample_weight)
         return loss, y_pred, (trainable, non_trainable, *optimizer, metrics)

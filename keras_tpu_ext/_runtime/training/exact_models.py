@@ -119,7 +119,7 @@ def _running(stock: Callable[..., Nest], name: str, trainer: Any) -> Callable[..
 
 
 def _passes_by(model: Model, name: str) -> bool:
-    """Return whether `keras.Model`'s method of an exact model was called past ours: by name, or as it became exact."""
+    """Return whether `keras.Model`'s method of an exact model was called past ours, by name for instance."""
     return isinstance(model, ExactModel) and not comes_from_exact(model, name)
 
 

@@ -11,8 +11,8 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.compat import Functional, functional_members, keras
 from keras_tpu_ext._runtime.training.program import ExactProgram
 
-# The method of a model, by the model's id and its name, that this thread goes through: from `keras.Model`'s to ours, with
-# the rest of it, or from ours to `keras.Model`'s, with `None`.
+# The method of a model, by the model's id and its name, that this thread goes through: from `keras.Model`'s to ours,
+# with the rest of it, or from ours to `keras.Model`'s, with `None`.
 _PASSED: ContextVar[tuple[int, str, Any]] = ContextVar("_PASSED", default=(0, "", None))
 
 

@@ -298,8 +298,8 @@ class ExactProgram(Unsaved):
         """Return `state` of a compiled model."""
         if self.state is None:
             raise ArgumentError(
-                f"{self.model.name} was made in a strategy_scope() and compiled after it, by keras.Model.compile(self, "
-                "...). Write super().compile(...) instead, or compile it in the block."
+                f"{self.model.name} was made in a strategy_scope() and compiled after it, by "
+                "keras.Model.compile(self, ...). Write super().compile(...) instead, or compile it in the block."
             )
         return self.state
 
