@@ -220,6 +220,10 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
             NEW_LAYER + "s = keras.ops.shape(x)\n        return keras.ops.reshape(x, [s[0], -1])\n",
         ),
         (
+            "import keras\nclass A(keras.Model):\n    def compile(self, a, b, c): pass\n\nA().compile(x, y, z)\n",
+            "import keras\nclass A(keras.Model):\n    def compile(self, a, b, c): pass\n\nA().compile(x, y, z)\n",
+        ),
+        (
             TF + "model.load_weights('a.weights.h5', options=tf.saved_model.LoadOptions())\n",
             "model.load_weights('a.weights.h5')\n",
         ),
