@@ -27,7 +27,11 @@ from keras_tpu_ext.tools.migrate.tables.out_of_reach import PACKAGES, STEPS, TF1
 _STEPS = "docs/models.md"
 
 # Packages that are not installed: what a program is to write that imports them.
-_MISSING = {**PACKAGES, "tensorflow.contrib": TF1_GONE["contrib"]}
+_MISSING = {
+    **PACKAGES,
+    "tensorflow.contrib": TF1_GONE["contrib"],
+    "transformers": str(tables.out_of_reach("transformers.TF")),
+}
 
 # Of packages that are installed, names that need Keras 2.
 _NEEDS_KERAS_2 = {"transformers": re.compile("TF[A-Z]"), "tensorflow_hub": re.compile("KerasLayer$")}

@@ -37,3 +37,7 @@ def test_gradients_at_corners_are_those_of_tensorflow(name):
 def test_a_program_for_keras_3_has_its_gradients(no_old_name_yet):
     gradient = jax.grad(lambda x: keras.ops.sum(keras.activations.leaky_relu(x, 0.3)))
     np.testing.assert_allclose(gradient(keras.ops.convert_to_tensor(X))[0, :3], [0.3, 1.0, 1.0], rtol=1e-6)
+
+
+def test_the_length_of_a_complex_number_has_both_its_parts():
+    assert float(keras.ops.abs(np.array(3 + 4j, "complex64"))) == 5.0

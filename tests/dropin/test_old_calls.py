@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.keras import layers
 
+from keras_tpu_ext.dropin import OutOfReachError
+
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
 
@@ -87,3 +89,29 @@ def test_another_argument_that_is_missing_is_told():
 
     with pytest.raises(TypeError, match="other"):
         Needs()(X)
+
+
+class Halved(layers.Layer):
+    def call(self, x):
+        if tf.rank(x) == 1:
+            x = x[None]
+        return tf.where(tf.math.is_nan(x), 0.0, x) / 2
+
+
+class Weighted(layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight(name="w", shape=shape[-1:])
+
+    def call(self, x):
+        return x * self.w
+
+
+def test_a_layer_without_weights_computes_in_a_pipeline_too():
+    halved, data = Halved(), tf.data.Dataset.from_tensors(np.array([2.0, np.nan], "float32"))
+    np.testing.assert_array_equal(next(iter(data.map(halved))), [[1.0, 0.0]])
+    np.testing.assert_array_equal(halved(np.array([[4.0]], "float32")), [[2.0]])
+
+
+def test_a_layer_with_weights_in_a_pipeline_is_told():
+    with pytest.raises(OutOfReachError, match=r"in tf\.data's map, cannot run on JAX"):
+        tf.data.Dataset.from_tensors(X).map(Weighted())

@@ -364,6 +364,17 @@ def sizes_of_weights():
     return [weight.size for weight in model.get_weights()]
 
 
+def test_a_metric_of_a_whole_batch_has_the_weight_of_the_batch():
+    def largest(y_true, y_pred):
+        return keras.ops.max(y_true)
+
+    model = cases.small_model()
+    model.compile("sgd", "mse", weighted_metrics=[largest])
+    y, weights = np.array([1.0, 2.0, 5.0]), np.array([1.0, 1.0, 8.0])
+    found = model.fit(X[:3], y, sample_weight=weights, batch_size=2, shuffle=False, verbose=0).history["largest"]
+    np.testing.assert_allclose(found, (2 * 2 + 8 * 5) / 10, rtol=1e-5)
+
+
 LOSSES = ("a_loss", "b_loss")
 # What both have, what it gives in Keras 3, and what it gave in old Keras.
 MEANINGS = {

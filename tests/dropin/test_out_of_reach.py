@@ -262,7 +262,7 @@ def test_kerass_own_seed_means_what_it_did():
     assert seed == random.randint(1, 10**9)  # as Keras draws it
 
 
-PACKAGES = ["segmentation_models", "tensorflow_hub", "tensorflow_text", "vit_keras", "adabelief_tf", "official"]
+PACKAGES = ["segmentation_models", "tensorflow_hub", "tensorflow_text", "vit_keras", "transformers", "official"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

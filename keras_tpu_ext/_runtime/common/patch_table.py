@@ -235,6 +235,7 @@ dropin/old_keras/added.py
 dropin/old_keras/calls.py
   process: keras.src.layers.layer.CallSpec.__init__: `training` without a default
   process: keras.Operation.__call__: `training` and `mask` by position
+  process: keras.layers.Layer.__call__: layers without weights in an input pipeline
   process: keras.layers.Layer.build: `model.build(shape)` makes the weights of a subclassed model
   process: keras.layers.Layer.compute_output_spec: what a user's `call` returns, not what he said of it
 dropin/old_keras/lambdas.py
@@ -255,6 +256,7 @@ dropin/old_keras/losses.py
   process: keras.losses.Loss.__init__, __call__: the order of arguments, and the type of labels, of Keras 2
 dropin/old_keras/metrics.py
   process: keras.metrics.Metric.__init__, add_weight, reset_state: arguments and `reset_states` of Keras 2
+  process: keras.src.metrics.reduction_metrics.reduce_to_samplewise_values: one number of a weighted batch
   process: keras.src.trainers.compile_utils.get_metric: names, and the rank of labels, of Keras 2
 dropin/old_keras/training.py
   process: keras.src.trainers.trainer.Trainer.compile, keras.src.backend.jax.trainer.JAXTrainer.fit, evaluate,

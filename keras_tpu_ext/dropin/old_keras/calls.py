@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import tree
 from keras.src import backend
 from keras.src.layers import layer as layer_module
@@ -14,8 +15,10 @@ from keras.src.utils.python_utils import is_default
 
 from keras_tpu_ext.dropin.errors import OutOfReachError
 from keras_tpu_ext.dropin.old_keras.layers import is_shape
+from keras_tpu_ext.dropin.old_keras.losses import is_of_keras
 from keras_tpu_ext.dropin.patching import Function, wrap
 from keras_tpu_ext.dropin.report import mapped
+from keras_tpu_ext.dropin.tensors import Shape
 
 _EMPTY = inspect.Parameter.empty
 
@@ -26,6 +29,7 @@ def install() -> None:
         {
             "keras.src.layers.layer.CallSpec.__init__": _with_training,
             "keras.Operation.__call__": _each_argument_once,
+            "keras.layers.Layer.__call__": _on_graph_tensors,
             "keras.layers.Layer.build": _building_a_model,
             "keras.layers.Layer.compute_output_spec": _as_called,
         }
@@ -52,6 +56,19 @@ def _without_default(signature: inspect.Signature) -> set[str]:
     """Return the names of the arguments from `training` on that have no default."""
     after = itertools.dropwhile(lambda one: one.name != "training", signature.parameters.values())
     return {one.name for one in after if one.default is _EMPTY and one.kind is one.POSITIONAL_OR_KEYWORD}
+
+
+def _on_graph_tensors(call: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let a layer of the program's own without weights compute with TensorFlow in an input pipeline."""
+    if not args or not isinstance(args[0], tf.Tensor) or hasattr(args[0], "numpy") or is_of_keras(type(self)):
+        return call(self, *args, **kwargs)
+    if not self.built:
+        self.build(Shape(args[0].shape))
+    if self.weights:
+        return call(self, *args, **kwargs)
+    mapped("a layer in an input pipeline", "its call, on TensorFlow")
+    autograph = tf.__internal__.autograph
+    return autograph.tf_convert(self.call, autograph.control_status_ctx())(*args, **kwargs)
 
 
 def _each_argument_once(call: Function, self: Any, *args: Any, **kwargs: Any) -> Any:

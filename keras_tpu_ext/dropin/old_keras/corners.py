@@ -23,10 +23,10 @@ def install() -> None:
 
 
 def _as_tensorflow(ours: Function, stock: Function, *args: Any, **kwargs: Any) -> Any:
-    found = stock(*args, **kwargs)
-    if not is_old_program() or not jnp.issubdtype(found.dtype, jnp.floating):
+    found, given = stock(*args, **kwargs), (*args, *kwargs.values())
+    if not is_old_program() or not jnp.issubdtype(found.dtype, jnp.floating) or any(map(jnp.iscomplexobj, given)):
         return found
-    return ours(*(ops.convert_to_tensor(one, found.dtype) for one in (*args, *kwargs.values())))
+    return ours(*(ops.convert_to_tensor(one, found.dtype) for one in given))
 
 
 def _leaky_relu(stock: Function, x: Any, negative_slope: float = 0.2) -> Any:

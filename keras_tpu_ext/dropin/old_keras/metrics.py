@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_tpu_ext.dropin.old_keras.losses import expanded, is_of_keras
 from keras_tpu_ext.dropin.patching import Function, add, wrap
@@ -26,6 +27,7 @@ def install() -> None:
             f"{metric}.__init__": _metric,
             f"{metric}.add_weight": _add_weight,
             f"{metric}.reset_state": _reset_state,
+            "keras.src.metrics.reduction_metrics.reduce_to_samplewise_values": _weighted_number,
             "keras.src.trainers.compile_utils.get_metric": _get_metric,
         }
     )
@@ -78,6 +80,13 @@ def _get_metric(stock: Function, identifier: Any, y_true: Any, y_pred: Any) -> A
 
         metric.__dict__["update_state"] = update_state
     return metric
+
+
+def _weighted_number(stock: Function, values: Any, sample_weight: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let one number of a whole batch have the weight of the batch."""
+    if getattr(sample_weight, "shape", ()) and not getattr(values, "shape", True):
+        values = ops.broadcast_to(values, sample_weight.shape)
+    return stock(values, sample_weight, *args, **kwargs)
 
 
 def _metric(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:

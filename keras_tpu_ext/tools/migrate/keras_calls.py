@@ -93,7 +93,8 @@ def _of_method(context: Context, original: cst.Call, updated: cst.Call, method: 
         updated = _with_arguments(context, original, rule(context, original, updated), METHOD_ARGUMENTS[new])
     if method in METHODS:
         return _other_method(context, original, updated, METHODS[method])
-    if method in ORDERS:
+    is_own = any(method in context.roles.methods(node) for node in context.roles.classes.values())
+    if method in ORDERS and not is_own:
         return _by_keyword(context, original, updated, method)
     if method == "set_weights":
         order_of_weights(context, original)

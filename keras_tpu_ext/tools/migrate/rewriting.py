@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import libcst as cst
+import libcst.matchers as m
 
 from keras_tpu_ext.tools.migrate import functions, imports, keras_calls, old_keras
 from keras_tpu_ext.tools.migrate.context import Context
@@ -82,8 +83,18 @@ class _Modernizer(cst.CSTTransformer):
                 self._context.out_of_reach(original_node, step, STEPS[original_node.name.value])
             if original_node.name.value == "call":
                 return self._of_call(original_node, updated_node)
-        if original_node in self._context.roles.metrics and len(original_node.params.params) > 1:
-            return self._of_metric(original_node, updated_node)
+        if original_node in self._context.roles.on_labels and len(original_node.params.params) > 1:
+            if self._context.roles.is_in_partial(original_node):
+                self._context.by_dropin(original_node, f"labels of one dimension in {original_node.name.value}")
+                return updated_node
+            return self._on_labels(original_node, updated_node)
+        return updated_node
+
+    def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> Any:
+        if original_node in self._context.roles.on_labels and len(original_node.params.params) > 1:
+            true = original_node.params.params[0].name
+            if m.findall(original_node.body, m.Name(true.value)):
+                self._context.by_dropin(original_node, f"{true.value} of one dimension in a lambda")
         return updated_node
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> Any:
@@ -101,8 +112,8 @@ class _Modernizer(cst.CSTTransformer):
                 params[place] = one.with_changes(default=cst.Name("None"), equal=NO_SPACE)
         return updated.with_changes(params=updated.params.with_changes(params=params))
 
-    def _of_metric(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
-        """Return a metric that gives labels the two dimensions that they had in Keras 2, if predictions have two."""
+    def _on_labels(self, original: cst.FunctionDef, updated: cst.FunctionDef) -> cst.FunctionDef:
+        """Return a loss or metric whose labels have the two dimensions of Keras 2, if predictions have two."""
         true, predicted = (one.name.value for one in original.params.params[:2])
         new = cst.parse_statement(_LABELS_OF_TWO.format(true, predicted))
         if isinstance(updated.body, cst.SimpleStatementSuite):  # on the line of its `def`

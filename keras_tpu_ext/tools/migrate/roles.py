@@ -50,7 +50,7 @@ class Roles:
         self.calls: dict[str, list[cst.Call]] = defaultdict(list)  # of the program's functions, by their full names
         self.loads: dict[str, list[cst.CSTNode]] = defaultdict(list)  # where the program's names are used
         self.returns: dict[FunctionNode, list[cst.BaseExpression]] = defaultdict(list)
-        self.metrics: set[FunctionNode] = set()  # those that `compile` gets as metrics
+        self.on_labels: set[FunctionNode] = set()  # those that `compile` gets as losses or metrics
         self._roles: dict[FunctionNode, set[str]] = defaultdict(set)
         self._called_by: list[tuple[cst.Call, FunctionNode]] = []  # where each function is called, also by `tf.cond`
         self.all_calls: list[cst.Call] = []
@@ -108,6 +108,11 @@ class Roles:
         """Return the program's function that a call calls; methods of `self`, too."""
         return self._function(call.func)
 
+    def is_in_partial(self, function: FunctionNode) -> bool:
+        """Return whether a function is given to `functools.partial`, which may take its first arguments."""
+        calls = self.calls_of("functools.partial")
+        return any(call.args and self._function(call.args[0].value) is function for call in calls)
+
     def name_of(self, function: cst.FunctionDef | cst.ClassDef) -> str:
         """Return the full name of a function or class of the program."""
         return self.names.of(function.name)
@@ -138,8 +143,8 @@ class Roles:
         of_keras = name.startswith("keras.") and self.is_model_class(name)
         for place, arg in enumerate(call.args):
             name_of_arg = keyword(arg)
-            if method == "compile" and (name_of_arg or place) in (2, "metrics", "weighted_metrics"):
-                self.metrics.update(self._evaluates_to(arg.value))
+            if method == "compile" and (name_of_arg or place) in (1, "loss", 2, "metrics", "weighted_metrics"):
+                self.on_labels.update(self._evaluates_to(arg.value))
             if name_of_arg == "custom_objects" or self._takes_custom_objects(call):
                 self._mark(arg.value, MODEL)
             elif method in ("compile", "add_loss", "add_metric") or of_keras:
@@ -197,15 +202,26 @@ class Roles:
         elif name := self.names.of(node):
             yield from self.names.values.get(name, ())
 
+    def _call_of_layer(self, call: cst.Call) -> FunctionNode | None:
+        """Return the `call` of the program's layer, or of an instance of it, that a call calls."""
+        made = [call.func] if isinstance(call.func, cst.Call) else self.names.values.get(self.names.of(call.func), ())
+        classes = (self.classes.get(self.names.of(one.func)) for one in made if isinstance(one, cst.Call))
+        return next((self.methods(one).get("call") for one in classes if one is not None), None)
+
     def _spread(self) -> None:
         """Give each function the roles of those that call it, until nothing changes."""
         edges = [*self._called_by, *((call, self.called(call)) for call in self.all_calls)]
+        layers = [(call, self._call_of_layer(call)) for call in self.all_calls]
         changed = True
         while changed:
             changed = False
             for call, function in edges:
                 if function is not None and not (roles := self.of(call)) <= self._roles[function]:
                     self._roles[function] |= roles
+                    changed = True
+            for call, function in layers:
+                if function is not None and DATA in self.of(call) and DATA not in self._roles[function]:
+                    self._roles[function].add(DATA)
                     changed = True
         for call, function in edges:
             if function is not None and not self.of(call) and self._roles[function]:

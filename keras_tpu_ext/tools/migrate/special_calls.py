@@ -126,7 +126,7 @@ def of_layer(context: Context, original: cst.Call, name: str) -> None:
 
 
 def order_of_weights(context: Context, original: cst.Call) -> None:
-    """Say where lists of weights may have another order: of classes with weights that are not trained, or own ones."""
+    """Say where lists of weights may have another order: those of classes with untrained weights, or own ones."""
     for name, node in context.roles.classes.items():
         code = context.code(node)
         own_model = any(context.names.of(base.value).endswith(".Model") for base in node.bases)

@@ -119,12 +119,15 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
         ),
         (
             TF + "def loss(a, b):\n    return tf.reduce_mean(a - b)\n\nmodel.compile('adam', loss=loss)\n",
-            "import keras\ndef loss(a, b):\n    return keras.ops.mean(a - b)\n\nmodel.compile('adam', loss=loss)\n",
+            "import keras\ndef loss(a, b):\n" + OF_TWO.format("a", "b") + "    return keras.ops.mean(a - b)\n\n"
+            "model.compile('adam', loss=loss)\n",
         ),
         (
             TF + "def make(s):\n    def loss(a, b):\n        return tf.abs(a - b) * s\n    return loss\n\n"
             "model.compile('adam', make(2))\n",
-            "import keras\ndef make(s):\n    def loss(a, b):\n        return keras.ops.abs(a - b) * s\n"
+            "import keras\ndef make(s):\n    def loss(a, b):\n    "
+            + OF_TWO.format("a", "b")
+            + "        return keras.ops.abs(a - b) * s\n"
             "    return loss\n\n"
             "model.compile('adam', make(2))\n",
         ),
@@ -217,6 +220,10 @@ def test_files_of_weights_keep_their_names_where_another_line_reads_them(tmp_pat
             NEW_LAYER + "s = keras.ops.shape(x)\n        return keras.ops.reshape(x, [s[0], -1])\n",
         ),
         (
+            "import keras\nclass A(keras.Model):\n    def compile(self, a, b, c): pass\n\nA().compile(x, y, z)\n",
+            "import keras\nclass A(keras.Model):\n    def compile(self, a, b, c): pass\n\nA().compile(x, y, z)\n",
+        ),
+        (
             TF + "model.load_weights('a.weights.h5', options=tf.saved_model.LoadOptions())\n",
             "model.load_weights('a.weights.h5')\n",
         ),
@@ -265,6 +272,10 @@ def test_lines_in_todays_words(old, new, tmp_path):
         (
             TF + "def f(x):\n    return tf.square(x)\n",
             "line 3: tf.square is not decided: whether it gets a value of Keras",
+        ),
+        (
+            LAYER + "return tf.square(x)\n\na = A()\nds.map(lambda x: a(x))\n",
+            "line 4: tf.square is not decided: its function is used in a model and in an input pipeline",
         ),
         (
             LAYER + "return tf.reshape(x, tf.concat([tf.shape(x)[:1], [4]], 0))\n",
@@ -363,6 +374,14 @@ def test_what_cannot_be_has_the_line_to_write(old, said, tmp_path):
         (
             KERAS + "def g():\n    yield x\nm.predict(g(), steps=2)\n",
             "line 4: a generator of inputs alone -> what it meant, by",
+        ),
+        (
+            TF + "m = tf.keras.Sequential(); m.compile(loss=lambda y, p: p - y)\n",
+            "line 2: y of one dimension in a lambda -> ",
+        ),
+        (
+            "import functools, keras\ndef f(q, y, p): return q * p\n\nm.compile(loss=functools.partial(f, 0.5))\n",
+            "line 2: labels of one dimension in f -> ",
         ),
         (LAYER + "self.add_metric(x)\n", "line 4: .add_metric() -> what it meant, by the drop-in"),
         (LAYER + "return tf.math.top_k(x)\n", "line 4: tf.math.top_k -> keras.ops, by the drop-in"),
