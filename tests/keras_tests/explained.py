@@ -35,6 +35,13 @@ EXPLAINED = (
         "replicas once, and calls it for each of them",
     ),
     Explained(
+        "trainer_test.TestTrainer::test_retracing_predict",
+        ("jax",),
+        8,
+        "it counts the calls of predict_step while it is traced, and allows two; a batch that devices cannot share "
+        "evenly is traced twice more, with two numbers of rows, to see whether it may be padded",
+    ),
+    Explained(
         "functional_test.FunctionalTest::test_warning_for_mismatched_inputs_structure",
         ("tensorflow",),
         8,

@@ -25,7 +25,10 @@ def make_trainers_exact():
     """Give the models of Keras's tests the exact step where they are made of a layer and Keras's own trainer."""
     module = importlib.import_module(f"keras.src.backend.{keras.backend.backend()}.trainer")
     name = {"jax": "JAXTrainer", "tensorflow": "TensorFlowTrainer"}[keras.backend.backend()]
-    setattr(module, name, type(name, (_runtime.TrainStep, getattr(module, name)), {}))
+    stock = getattr(module, name)
+    # What a model has, and a trainer alone has not: the mixin looks whether Keras still has what it overrides.
+    of_models = {one: getattr(keras.Model, one) for one in ("save", "save_weights") if not hasattr(stock, one)}
+    setattr(module, name, type(name, (_runtime.TrainStep, type(name, (stock,), of_models)), {}))
 
 
 CONTEXT = context()  # before a test starts the framework's devices
