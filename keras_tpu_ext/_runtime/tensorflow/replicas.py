@@ -274,7 +274,7 @@ def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Nest:
 def _split(leaf: Nest, replicas: int) -> Sequence[Nest]:
     if leaf is None:
         return [None] * replicas
-    if isinstance(leaf, tf.SparseTensor):
+    if isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)):
         return [part_of_batch(leaf, index, replicas) for index in range(replicas)]
     return [tf.convert_to_tensor(part) for part in np.array_split(np.asarray(leaf), replicas)]
 
