@@ -1,4 +1,4 @@
-"""Sparse and ragged inputs on TensorFlow, where the last batch leaves replicas without a row: the numbers of one device."""
+"""Sparse and ragged inputs on TensorFlow, whose last batch leaves replicas without a row: as on one device."""
 
 import contextlib
 

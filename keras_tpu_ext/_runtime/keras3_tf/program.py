@@ -41,6 +41,7 @@ from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlo
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
     cross_replica_cond,
+    handle_in_replicas,
     is_per_replica,
     number_of_replicated,
     split_batch,
@@ -61,6 +62,7 @@ KERAS_PATCHES += [
 ]
 install([(keras.Variable, "keras.Variable.__int__", functools.partial(number_of_replicated, int))])
 install([(keras.Variable, "keras.Variable.__float__", functools.partial(number_of_replicated, float))])
+install([(keras.Variable, "keras.Variable.handle", handle_in_replicas)])
 
 
 class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
@@ -137,7 +139,9 @@ class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
                 model._symbolic_build(data_batch=data_batch)
             except (RuntimeError, TypeError, ValueError):
                 specs = tf.nest.map_structure(_spec_of, data_batch)
-                if any(isinstance(spec, (tf.SparseTensorSpec, tf.RaggedTensorSpec)) for spec in tf.nest.flatten(specs)):
+                if any(
+                    isinstance(spec, (tf.SparseTensorSpec, tf.RaggedTensorSpec)) for spec in tf.nest.flatten(specs)
+                ):
                     self._build_from(specs)
                 elif is_own_step(model.train_step) and is_own_step(model.test_step):
                     raise
