@@ -341,7 +341,7 @@ def handle_in_replicas(stock: property) -> property:
                 f"A gradient of {variable.path!r}, of which each replica has a copy, is taken within "
                 "strategy_scope() by a training loop of one's own, which is for one device. Write the step as "
                 "train_step(self, data) of a keras.Model, and model.fit(...). Or write "
-                "optimizer.build(model.trainable_variables) and, below the block, the loop: it then runs on one device."
+                "optimizer.build(model.trainable_variables) and, below the block, the loop: it runs on one device."
             ) from error
 
     return property(handle)
