@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.keras3_tf.program import without_all_reduce
+from keras_tpu_ext.errors import ArgumentError
 
 pytestmark = pytest.mark.runtimes("keras3_tf")
 
@@ -105,3 +106,16 @@ def test_a_users_own_apply_is_still_called():
     without_all_reduce(Mine(1.0)).apply_gradients([(tf.ones(2), variable)])
     assert Mine.called == 1
     assert variable.numpy() == pytest.approx(-1.0)
+
+
+def test_a_loop_of_ones_own_runs_below_the_block_and_is_told_so_within(scope3):
+    with scope3:
+        dense, optimizer = keras.layers.Dense(1, kernel_initializer="ones"), keras.optimizers.SGD(0.5)
+        dense.build((None, 2))
+        optimizer.build(dense.trainable_variables)
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_mean(dense(tf.ones([4, 2])))
+    with scope3, pytest.raises(ArgumentError, match=r"Or write optimizer\.build"):
+        tape.gradient(loss, dense.trainable_variables)
+    optimizer.apply(tape.gradient(loss, dense.trainable_variables), dense.trainable_variables)
+    np.testing.assert_allclose(dense.kernel.numpy(), 0.5)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.tensorflow.batch import regularizer_of_whole_batch, respects_padding, trial_context
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums, of_function, of_model
+from keras_tpu_ext.errors import ArgumentError
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 
@@ -326,3 +327,16 @@ def test_it_is_never_kinder_than_a_trial(names):
     whole = function(x).numpy()
     parts = np.concatenate([function(x[i : i + 1]).numpy() for i in range(4)])
     np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_that_is_changed_is_an_error():
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+
+    def function(x):
+        table.insert(tf.cast(x[:, 0], tf.int64), x[:, 0])
+        return x
+
+    with pytest.raises(
+        ArgumentError, match=r"LookupTableInsertV2 in line \d+ of test_tensorflow_separability.py changes"
+    ):
+        of_function(function, [X])

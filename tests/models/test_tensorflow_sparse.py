@@ -1,4 +1,4 @@
-"""Sparse inputs on TensorFlow, where the last batch leaves replicas without a row: the numbers of one device."""
+"""Sparse and ragged inputs on TensorFlow, whose last batch leaves replicas without a row: as on one device."""
 
 import contextlib
 
@@ -78,3 +78,34 @@ def test_a_dataset_that_is_distributed_by_hand(scope3, dense):
     rows = [tf.sparse.to_dense(part) for batch in parts for part in batch]
     assert [len(part) for part in rows[-3:]] == [1, 0, 0]
     np.testing.assert_array_equal(tf.concat(rows, axis=0), dense)
+
+
+class OfRagged(keras.Model):
+    """Is built by its first batch, which must be ragged."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2, activation="tanh")
+        self.out = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.out(tf.reduce_mean(x.with_flat_values(self.dense(x.flat_values)), axis=1))
+
+
+@pytest.mark.runtimes("keras3_tf")
+@pytest.mark.filterwarnings("ignore:.* at the examples of a batch together:UserWarning")
+@pytest.mark.parametrize("method", ["fit", pytest.param("train_on_batch", marks=pytest.mark.exhaustive)])
+def test_ragged_batches_give_the_numbers_of_one_device(scope3, dense, method):
+    x, y = tf.RaggedTensor.from_row_lengths(dense[:15], [1, 2, 3, 4, 1, 2, 2]), dense[:7, :1]
+
+    def results(scope):
+        keras.utils.set_random_seed(3)
+        with scope:
+            model = OfRagged()
+            model.compile("adam", "mse", metrics=["mae"])
+        if method == "train_on_batch":
+            return model.train_on_batch(x, y, return_dict=True)
+        batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(3)  # the last one has one row
+        return model.fit(batches, shuffle=False, verbose=0).history
+
+    assert_same(results(scope3), results(contextlib.nullcontext()))

@@ -81,6 +81,7 @@ keras3_tf/program.py
   block: keras.src.losses.loss.scale_loss_for_distribution, unscale_loss_for_distribution: a loss of the whole batch
     is not divided by the replicas; also during a trace
   process: keras.Variable.__int__, __float__: a number that replicas share can be read; after the block too
+  process: keras.Variable.handle: a loop of one's own is told what to write; after the block too
   process: a model's _distribute_strategy: a model made elsewhere moves to the block's
   process: an optimizer's _distribution_strategy, _trainable_variables_indices: a model made elsewhere moves to the
     block's strategy

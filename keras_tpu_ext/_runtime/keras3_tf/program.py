@@ -41,6 +41,7 @@ from keras_tpu_ext._runtime.tensorflow.program import ReplicatedModel, TensorFlo
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
     cross_replica_cond,
+    handle_in_replicas,
     is_per_replica,
     number_of_replicated,
     split_batch,
@@ -61,6 +62,7 @@ KERAS_PATCHES += [
 ]
 install([(keras.Variable, "keras.Variable.__int__", functools.partial(number_of_replicated, int))])
 install([(keras.Variable, "keras.Variable.__float__", functools.partial(number_of_replicated, float))])
+install([(keras.Variable, "keras.Variable.handle", handle_in_replicas)])
 
 
 class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
@@ -136,10 +138,23 @@ class Keras3TensorFlowProgram(TensorFlowProgram, Keras3Program):
             try:
                 model._symbolic_build(data_batch=data_batch)
             except (RuntimeError, TypeError, ValueError):
-                if is_own_step(model.train_step) and is_own_step(model.test_step):
+                specs = tf.nest.map_structure(_spec_of, data_batch)
+                if any(
+                    isinstance(spec, (tf.SparseTensorSpec, tf.RaggedTensorSpec)) for spec in tf.nest.flatten(specs)
+                ):
+                    self._build_from(specs)
+                elif is_own_step(model.train_step) and is_own_step(model.test_step):
                     raise
                 # A user's own step may do without `call`, or call it with something else than the data; it creates
                 # the variables itself.
+
+    def _build_from(self, specs: Nest) -> None:
+        """Build as Keras does, which tries dense tensors in place of sparse and ragged ones."""
+        with keras.StatelessScope(), tf.__internal__.FuncGraph("kte_build").as_default():
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(tf.nest.map_structure(_placeholder, specs))
+            y_pred = self.forward(x, training=False)
+            self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            self.model._compute_loss(x, y, y_pred, sample_weight=sample_weight, training=False)
 
     def _move_variables(self) -> None:
         """Move the variables of layers that were built by a call after the block, outside of the strategy."""
@@ -340,6 +355,19 @@ def _make_again(variables: Sequence[Variable], strategy: tf.distribute.Strategy)
     for variable in variables:
         if not strategy.extended.variable_created_in_scope(variable.value):
             variable._initialize(variable.numpy())
+
+
+def _spec_of(leaf: Any) -> Any:
+    return leaf if leaf is None or isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
+
+
+def _placeholder(spec: Any) -> Nest:
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.compat.v1.sparse_placeholder(spec.dtype, spec.shape)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        inner = spec.shape[spec.ragged_rank + 1 :]
+        return tf.compat.v1.ragged.placeholder(spec.dtype, spec.ragged_rank, inner)
+    return spec if spec is None else tf.compat.v1.placeholder(spec.dtype, spec.shape)
 
 
 def _element_spec(dataset: Any, strategy: tf.distribute.Strategy) -> Nest:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Operand, Value, first_mixed, mixed, of_examples, rows
+from keras_tpu_ext.errors import ArgumentError
 
 _WHOLE_BATCH = "kte_of_whole_batch"
 _ROWS = "kte_of_rows"
@@ -113,6 +114,12 @@ class Walk:
         """Note that an operation without a rule changes something by what is not the same for every batch."""
         has_effect = step.kind not in RULES and step.kind not in _WITHOUT_EFFECT
         if has_effect and any(value != CONSTANT for value in step.values):
+            if step.kind.startswith("LookupTable"):
+                raise ArgumentError(
+                    f"{step.where} changes a lookup table, of which there is one for all replicas: each of them "
+                    "would change it. Keep what the step learns in variables, self.add_weight(...), or change the "
+                    "table in a callback."
+                )
             self.assignments.append(Assignment(None, _without_rule(step), adds=False))
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import temporarily
 from keras_tpu_ext._runtime.common.types import Nest, SameNest, Variable
+from keras_tpu_ext.errors import ArgumentError
 
 # Attributes of slices; see `mark_slices`.
 ONCE_A_BATCH = "kte_once_a_batch"
@@ -49,8 +50,10 @@ def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return each value summed over all replicas, in one all-reduce per dtype; `None` stays `None`.
 
     Slices are joined; those with the attribute `ONCE_A_BATCH`, whose indices are the same on every replica, are
-    summed, and those with `UNIQUE`, none of which has the index of another, where their indices are the same. In a graph a Python number is a static size, the same on every replica, so it is multiplied. Eagerly all
-    sizes are static, and those of an uneven batch differ.
+    summed, and those with `UNIQUE`, none of which has the index of another, where their indices are the same.
+
+    In a graph a Python number is a static size, the same on every replica, so it is multiplied. Eagerly all sizes are
+    static, and those of an uneven batch differ.
     """
     count = num_replicas()
     if count == 1:
@@ -274,7 +277,7 @@ def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Nest:
 def _split(leaf: Nest, replicas: int) -> Sequence[Nest]:
     if leaf is None:
         return [None] * replicas
-    if isinstance(leaf, tf.SparseTensor):
+    if isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)):
         return [part_of_batch(leaf, index, replicas) for index in range(replicas)]
     return [tf.convert_to_tensor(part) for part in np.array_split(np.asarray(leaf), replicas)]
 
@@ -325,6 +328,23 @@ def number_of_replicated(kind: type, stock: Callable[[Any], Any]) -> Callable[[A
         return kind(variable.numpy()) if is_shared else stock(variable)
 
     return number
+
+
+def handle_in_replicas(stock: property) -> property:
+    """Wrap the handle of Keras's variable, to say what to write where a gradient is taken outside of replicas."""
+
+    def handle(variable: Variable) -> tf.Tensor:
+        try:
+            return stock.__get__(variable)
+        except ValueError as error:
+            raise ArgumentError(
+                f"A gradient of {variable.path!r}, of which each replica has a copy, is taken within "
+                "strategy_scope() by a training loop of one's own, which is for one device. Write the step as "
+                "train_step(self, data) of a keras.Model, and model.fit(...). Or write "
+                "optimizer.build(model.trainable_variables) and, below the block, the loop: it runs on one device."
+            ) from error
+
+    return property(handle)
 
 
 def is_per_replica(variable: Variable) -> bool:

@@ -103,9 +103,9 @@ class LocalLoss:
         return recorded(LossSum(total)).total
 
     def _spread(self, total: Tensor, mean: Tensor, y_pred: Tensor) -> Tensor:
-        """Return a number for each row of an unreduced loss: their mean is `mean`, and their gradient that of `total`."""
-        of_rows = ops.ones_like(y_pred[(slice(None), *[0] * (rank_of(y_pred) - 1))])
-        ones = ops.cast(self._batch.zero_invalid_rows(of_rows), total.dtype)
+        """Return a number for each row of an unreduced loss: their mean is `mean`, their gradient that of `total`."""
+        first = (slice(None), *(0 for _ in y_pred.shape[1:]))
+        ones = ops.cast(self._batch.zero_invalid_rows(ops.ones_like(y_pred[first])), total.dtype)
         part = (total - ops.stop_gradient(total)) / ops.maximum(ops.sum(ones), 1)
         return ones * (ops.stop_gradient(mean) + part)
 
