@@ -160,8 +160,8 @@ _LOSS = (
     Fault(
         "loss-of-one-number-counts-once-a-replica",
         "_runtime/training/compile_utils.py",
-        "return recorded(LossSum(ops.sum(values) / replicas)).total",
-        "return recorded(LossSum(ops.sum(values))).total",
+        "total, weight = ops.sum(values) / replicas, self._weight_of_batch(y_pred)",
+        "total, weight = ops.sum(values), self._weight_of_batch(y_pred)",
         _TF,
         (f"{_STEP}::test_a_loss_of_one_number_gets_the_whole_batch", f"{_EXACT}::test_losses_of_the_users_own"),
     ),
