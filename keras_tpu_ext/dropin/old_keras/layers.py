@@ -67,9 +67,11 @@ def _in_old_order(stock: property) -> property:
 
     def weights(self: Any) -> Any:
         found = stock.__get__(self)
-        own = {id(one) for one in self._trainable_variables + self._non_trainable_variables}
-        is_late = (lambda one: id(one) in own) if isinstance(self, keras.Model) else (lambda one: not one.trainable)
-        then = sorted(found, key=is_late)
+        if isinstance(self, keras.Model):
+            below = {id(one) for layer in self.layers for one in layer.weights}
+            then = sorted(found, key=lambda one: id(one) not in below)
+        else:
+            then = sorted(found, key=lambda one: not one.trainable)
         changed = any(a is not b for a, b in zip(found, then, strict=True))
         return then if changed and means_old("the order of weights", "as in Keras 2") else found
 
