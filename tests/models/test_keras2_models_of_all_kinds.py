@@ -348,3 +348,17 @@ def test_a_length_that_the_first_batches_of_a_padded_sequence_do_not_tell_is_tol
         "On a TPU every other shape is another compilation. Bring all batches to one length in __getitem__: "
         "keras.utils.pad_sequences(x, maxlen=128)"
     ) in str(raised.value)
+
+
+def test_a_vocabulary_with_weights_is_no_variable(scope3):
+    texts, y = tf.constant(["a b", "c", "d d a", "b"]), np.arange(4.0)[:, None]
+    histories = []
+    for scope in (contextlib.nullcontext(), scope3):
+        with scope:
+            words = keras.layers.TextVectorization(output_mode="tf_idf", max_tokens=8)
+            words.adapt(["a b c", "a d", "b b"])
+            inputs = keras.Input((), dtype=tf.string)
+            model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(words(inputs)))
+            model.compile("sgd", "mse")
+        histories.append(model.fit(texts, y, batch_size=3, epochs=2, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(histories[1], histories[0], rtol=1e-5)

@@ -151,6 +151,8 @@ def check_variables_belong(model: Model, strategy: tf.distribute.Strategy) -> No
     if _has_plain_variables(strategy):
         return
     for variable in model.variables:
+        if not hasattr(variable, "name"):  # Keras 2 lists the vocabulary of a TextVectorization, too
+            continue
         name = path_of(variable)
         if not strategy.extended.variable_created_in_scope(native(variable)):
             raise ScopeError(
