@@ -65,6 +65,9 @@ def devices_of_layout(layout: Any) -> set[str]:
 # Whether an optimizer lays out its slots like the weights that they belong to.
 SLOTS_FOLLOW_WEIGHTS = VERSION >= (3, 10)
 
+# Whether a masked softmax, and so attention with dropout, gives zeros where the mask hides all; before, their mean.
+ZEROS_WHERE_ALL_IS_HIDDEN = VERSION >= (3, 10)
+
 
 def abstract_mesh(sizes: Mapping[str, int]) -> jax.sharding.AbstractMesh:
     """Return a mesh of devices that need not exist, given the size of each axis."""

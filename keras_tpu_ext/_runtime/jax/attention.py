@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec
 
 from keras_tpu_ext._runtime.common.patches import Patch, temporarily
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
-from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
+from keras_tpu_ext._runtime.compat.keras3_jax import ZEROS_WHERE_ALL_IS_HIDDEN, backend_nn, shard_map
 from keras_tpu_ext._runtime.jax.attention_kernel import LANES, Rule, Words, attention_kernel, block_of_queries
 from keras_tpu_ext._runtime.jax.batch import respects_padding
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
@@ -142,6 +142,8 @@ def _with_dropout(
     seen = Mask() if attention_mask is None else _MASKS.current
     wants_scores = return_attention_scores or getattr(self, "_return_attention_scores", False)
     if not 0 < rate < 1 or wants_scores or self._flash_attention is False:
+        return None
+    if not ZEROS_WHERE_ALL_IS_HIDDEN and attention_mask is not None:
         return None
     if devices is None or seen is None or not traces_for_tpu() or _block(query, key, value, devices) is None:
         return None
